@@ -1,13 +1,11 @@
 //! The stores `s3://`, `gs://` and `azblob://`: one object for each document in a bucket, changed only by conditional
 //! writes (`If-None-Match: *`, `If-Match: ETAG`).
 //!
-//! The hazard: object storage compares and swaps one object, and looks at no clock while it does so. So a renewal is a
-//! write too, ends are written from the upper bound of the server's clock (`server_clock`) and judged by the lower, and
-//! an operator's write and a renewal refuse each other. A server may ignore conditions, or check them and write without
-//! holding a lock in between. Then two candidates both lead. `leaderctl store init` tries that before it writes the
-//! marker, and without the marker nobody leads.
-//!
-//! `store init` makes no bucket: its name, region and rules are an operator's choice.
+//! The hazard: object storage compares and swaps one object, and looks at no clock. So a renewal is a write too, ends
+//! are written from the upper bound of the server's clock (`server_clock`) and judged by the lower, and an operator's
+//! write and a renewal refuse each other. If a server ignores conditions, or checks them and writes in two steps, two
+//! candidates both lead. So `leaderctl store init` tries the server before it writes the marker, and without the marker
+//! nobody leads. `store init` makes no bucket: its name, region and rules are an operator's choice.
 
 mod address;
 mod connection;
@@ -25,7 +23,6 @@ use super::record::Record;
 use super::{Delivery, StoreError, parallel};
 use std::time::Duration;
 
-/// How many documents are read before they are listed.
 const PAGE: usize = 256;
 
 impl Objects {

@@ -1,10 +1,10 @@
 //! The store `dynamodb://`: one item for each document in a table, changed only by conditional updates of one item.
 //!
-//! The hazard: DynamoDB compares and swaps one item, and looks at no clock while it does so. So ends are written from
-//! the upper bound of the server's clock (`server_clock`) and judged by the lower. Other programs may use the same
-//! table with the same four attributes (`item`), and the table's own TTL deletes items by a clock that nobody here has
-//! seen. So a shard's led mark says what would be lost with its item. The store uses no transactions, because
-//! multi-region strongly consistent tables do not have them.
+//! The hazard: DynamoDB compares and swaps one item, and looks at no clock. So ends are written from the upper bound of
+//! the server's clock (`server_clock`) and judged by the lower. Other programs may use the same table with the same four
+//! attributes (`item`), and the table's own TTL deletes items by a clock that we cannot see. So a shard's led mark
+//! repeats what would be lost with its item. The store uses no transactions, because multi-region strongly consistent
+//! tables do not have them.
 
 mod address;
 mod check;
@@ -30,7 +30,7 @@ use table::{Change, Outcome};
 
 /// How much later than a note's end DynamoDB may delete it.
 const TTL_SLACK: Duration = Duration::from_hours(24);
-/// How long the items of a check stay that it may not delete.
+/// How long a scratch item stays if its user may not delete it.
 const SCRATCH_LASTS: Duration = Duration::from_mins(10);
 
 impl Table {
@@ -72,7 +72,7 @@ impl Table {
             let sent = BootInstant::now();
             let expires = match draft.ends {
                 Ends::In(lasts) => Some(self.expiry(sent, lasts)),
-                // Nobody has to wait for it.
+                // Other programs need not wait for it.
                 Ends::Now if is_lock => Some(0),
                 Ends::Now => Some(self.expiry(sent, Duration::ZERO)),
                 Ends::Keep | Ends::Never => None,
@@ -156,7 +156,7 @@ impl Documents for Table {
                     let found = item::read(item.as_ref());
                     let now = BootInstant::now();
                     // If an answer contradicted what was known of the server's clock, the end may be too early. The
-                    // bounds that are known after that hold for both, so one more write is enough.
+                    // bounds then cover both clocks, so one more write is enough.
                     again = !again && !self.clock().agreed_for(now, now.since(sent));
                     if again {
                         continue;
@@ -165,7 +165,7 @@ impl Documents for Table {
                     return Ok(Touched::Done { found, also });
                 }
                 Outcome::Refused(Some(item)) => Some(item),
-                // It is gone, or the server does not return it.
+                // The item is gone, or the server does not return it.
                 Outcome::Refused(None) => self.get(key_of(key), true).await?,
             };
             let is_same = item::read(item.as_ref()).leadership() == Some(touch.leadership);

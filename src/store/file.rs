@@ -2,18 +2,18 @@
 //!
 //! A lease is a kernel lock on `DIR/SHARD.lock` (an open file description lock, fcntl(2)). Candidate, backstop and
 //! guard all hold it open. The kernel frees it when the last of them is gone, however they ended, so nothing expires
-//! and a takeover needs no timeout. `DIR/SHARD.json` beside it tells people who holds the lock, and remembers the term.
-//! It is replaced as a whole (rename), so no crash leaves it half-written.
+//! and a takeover needs no timeout. `DIR/SHARD.json` tells people who holds the lock, and keeps the term. It is replaced
+//! as a whole (rename), so no crash leaves it half-written.
 //!
 //! The hazards:
 //!
 //! - *The directory, or one above it, is replaced while a leader runs.* The next candidate would make new files and
 //!   lock those. So a holder also listens on a socket (`sockets`), which does not depend on where the files are. At its
-//!   next renewal the holder itself notices that the path of its file leads elsewhere, and stops.
-//! - *The file is deleted between opening and locking it.* So the locked file is compared with the file that the path
+//!   next renewal the holder notices that the path leads elsewhere, and stops.
+//! - *The file is deleted between opening and locking it.* So the locked file is compared with the one that the path
 //!   names.
 //! - *Other users of the machine* lock files that they may read, and put other things in the place of files: see
-//!   `files` and `lock`. No call here waits for another process, except the thread that sleeps until a lock is ours.
+//!   `files` and `lock`. Only a thread that sleeps until a lock is ours waits for other processes.
 //! - *A network file system* may grant one lock to two machines, or lose it while its server is unreachable. So it
 //!   is refused.
 //! - *The record is lost* (a power failure may undo a rename that was not synced; syncing would make every start wait
@@ -51,15 +51,13 @@ pub struct FileStore {
     held: Mutex<HashMap<Shard, Held>>,
     /// Locks that a waiting thread has won and no claim has taken yet.
     won: Mutex<HashMap<Shard, Held>>,
-    /// The threads that each sleep until a lock is ours.
     waiters: Arc<Mutex<HashMap<Shard, Waiter>>>,
 }
 
 /// The file and the socket that hold a lease. Closing them is the release, once backstop and guard have closed theirs.
 #[derive(Debug)]
 struct Held {
-    // Closed before the lock: a candidate that finds the lock free, or waits for it, would otherwise still find the
-    // socket.
+    // Closed before the lock, or a candidate that gets the lock would still find the socket.
     socket: Option<UnixListener>,
     lock: File,
 }
@@ -76,10 +74,8 @@ impl FileStore {
         self.directory.join(format!("{}.{ending}", shard.as_str().replace('/', "=")))
     }
 
-    /// The inverse of [`FileStore::path`]. None for files that are not ours.
     fn shard_of(name: &str) -> Option<Shard> {
         let name = name.strip_suffix(".lock").or_else(|| name.strip_suffix(".json"))?;
-        // A file name contains no slash, so every slash in the shard was written as '='.
         name.replace('=', "/").parse().ok()
     }
 

@@ -1,20 +1,20 @@
 //! The store `kubernetes:`: one Lease of `coordination.k8s.io/v1` for each document in a namespace, changed only over
 //! the `resourceVersion` that was seen.
 //!
-//! The hazard: the API server compares and writes one object, and looks at no clock while it does so. So a renewal is a
-//! write too; ends are written from the upper bound of the server's clock (`server_clock`) and judged by the lower.
-//! Several API servers are several clocks.
+//! The hazard: the API server compares and writes one object, and looks at no clock. So a renewal is a write too; ends
+//! are written from the upper bound of the server's clock (`server_clock`) and judged by the lower. Several API servers
+//! are several clocks.
 //!
 //! - A write names `resourceVersion` and `uid`: with the first alone, it would create a Lease again that was deleted.
-//! - Other electors may use a shard's Lease, and anybody may delete it. So its led mark says what would be lost with
-//!   it, and a Lease that another elector holds has ended once it stood unchanged for its duration on our own clock.
+//! - Other electors may use a shard's Lease, and anybody may delete it. So its led mark repeats what would be lost, and
+//!   another elector's Lease has ended once it stood unchanged for its duration on our own clock.
 //! - A namespace that was made again, or restored from a copy, has a marker with another `uid`, the incarnation.
-//! - A cluster has other work to do. So standbys announce themselves only on request, and a standby to which the server
+//! - The API server has other work to do. So standbys announce themselves only on request, and a standby to which it
 //!   pushes changes requests nothing.
 //!
-//! What the store cannot prevent: if the cluster's etcd is restored from a copy, it has forgotten leaderships, and only
-//! a candidate that saw them can know that. And an elector that uses a shorter duration than the Lease says may lead
-//! while our tree is being stopped.
+//! What the store cannot prevent: if the cluster's etcd is restored from a copy, only a candidate that saw later
+//! leaderships can know that they are forgotten. And an elector that uses a shorter duration than the Lease says may
+//! lead while our tree is being stopped.
 
 mod address;
 mod check;
@@ -38,11 +38,10 @@ use futures_util::stream::{StreamExt, select_all};
 use k8s_openapi::api::coordination::v1::Lease;
 use std::collections::HashMap;
 
-/// More documents than this are read with one list.
+/// More documents than this are read by one list request.
 const FEW: usize = 16;
 
 impl Objects {
-    /// `lease=` names the Lease that other programs use as well.
     fn name_of(&self, key: Key<'_>) -> String {
         document::name_of(key, self.address.lease.as_deref())
     }
@@ -111,7 +110,7 @@ impl Documents for Objects {
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let leases = self.read(keys).await?;
-        // The marker first: it says of which incarnation the others are.
+        // The marker first: its incarnation is that of the others.
         if let Some(marker) = keys.iter().position(|key| matches!(key, Key::Marker)) {
             self.found(Key::Marker, leases[marker].clone());
         }

@@ -2,13 +2,13 @@
 //! by a script that runs in the server, by the server's clock.
 //!
 //! The hazard: Redis forgets. A restart loses what was not persisted, a failover loses what was not replicated, and an
-//! operator's FLUSHALL loses everything. So each answer says from which life of the server's memory it is: `run_id` is
-//! new at each start, and `master_replid` at each promotion of a replica. A write applies only in the life in which its
-//! writer read, and over an absence only if nothing was flushed since: the version of an absence is the marker's write.
+//! operator's FLUSHALL loses everything. So each answer names the server's incarnation: `run_id` is new at each start,
+//! and `master_replid` at each promotion of a replica. A write applies only in the incarnation in which its writer read,
+//! and over an absence only if nothing was flushed since: the version of an absence is the marker's write.
 //!
 //! What the store has to trust: the server's clock is not set forward. A candidate that saw the lease before still
-//! waits for what it saw; a candidate that has just started cannot know. And a master that is cut off from its replicas
-//! goes on renewing leases while a promoted replica grants others: `wait=` protects against that.
+//! waits for what it saw, but one that has just started cannot know. And a master that is cut off from its replicas goes
+//! on renewing leases while a promoted replica grants others: `wait=` protects against that.
 
 mod address;
 mod check;
@@ -43,11 +43,11 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 use watch::Subscription;
 
-/// The server answers no other client meanwhile, and the notes have to fit into `allowance`.
+/// The server answers no other client meanwhile, and the notes must fit into `allowance`.
 const PAGE: usize = 100;
 /// The server answers no other client meanwhile.
 const SCAN_PAGE: usize = 500;
-/// The longest duration: the server adds the time to it, in 63 bits.
+/// The server adds the time to a duration, in 63 bits.
 const MOST_MILLIS: u64 = 1 << 62;
 
 pub struct Hashes {
@@ -60,7 +60,7 @@ pub struct Hashes {
     clock: Mutex<Clock>,
     /// Kept from one wait for a change to the next.
     subscription: Mutex<Option<Subscription>>,
-    /// The warning that nobody hears of changes, which is given once.
+    /// Gives the warning that nobody hears of changes only once.
     unheard: Once,
 }
 
@@ -114,9 +114,7 @@ impl Hashes {
         found.filter(|found| found.len() == places.len()).ok_or_else(|| script::not_understood(&self.place()))
     }
 
-    /// All keys that match, each once.
-    ///
-    /// KEYS would stop the server for all clients while it looks at every key. SCAN does not, but it may name a key
+    /// All keys that match, each once. KEYS would stop the server for all clients. SCAN does not, but it may name a key
     /// twice, and its cursor means nothing to another server. So one scan stays on one connection.
     async fn keys(&self, pattern: &str) -> Result<BTreeSet<String>, StoreError> {
         let mut exchange = self.client.exchange().await?;
@@ -135,7 +133,6 @@ impl Hashes {
                 return Ok(found);
             }
             cursor = next;
-            // On the same connection, with the time of another request.
             exchange.deadline = self.client.deadline();
         }
     }
@@ -230,7 +227,7 @@ impl Documents for Hashes {
             _ => return Ok(None),
         }
         if grants {
-            // A leader waits for nothing.
+            // A leader needs no subscription.
             self.subscription.lock().take();
         }
         Ok(Some(found))
@@ -269,7 +266,7 @@ impl Documents for Hashes {
         for page in named.chunks(PAGE) {
             let places: Vec<Place> = page.iter().map(|(.., place)| place.clone()).collect();
             let listed = page.iter().zip(self.read(&places).await?).filter_map(|((shard, part, _), found)| {
-                // It has vanished since it was found.
+                // It may have vanished since the scan.
                 let is_there = found.content != Content::Absent;
                 is_there.then(|| Listed { shard: shard.clone(), part: part.clone(), found })
             });

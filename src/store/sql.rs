@@ -1,5 +1,4 @@
-//! The stores `postgres://` and, in another dialect, `mysql://`: a table with a row for each document, judged by the
-//! server's clock.
+//! The stores `postgres://` and `mysql://`: a table with a row for each document, judged by the server's clock.
 //!
 //! The hazards, and the defence against each:
 //!
@@ -8,12 +7,12 @@
 //!   (40001), and so does one of two on different nodes of a Galera cluster, when it is committed (1213). Then nothing
 //!   was applied.
 //! - A write arrives late: it waited for a row that was locked, or in a connection that we gave up. Each write has a
-//!   random name, and applies over one other alone.
+//!   random name, and applies over exactly one other.
 //! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server
 //!   failed over to a replica that had not received everything. See `statements` for how that is known.
-//! - A user deletes the row of a lease that is held. A rule on the table, or a trigger, prevents it.
-//! - The server's clock is set. A candidate that saw the lease before still waits for what it saw; a candidate that has
-//!   just started cannot know.
+//! - A user deletes the row of a lease that is held. A rule or a trigger on the table prevents it.
+//! - The server's clock is set. A candidate that saw the lease before still waits for what it saw, but one that has just
+//!   started cannot know.
 
 mod address;
 mod client;
@@ -49,10 +48,10 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many documents one request reads: the longest notes have to fit into what a connection may read (`allowance`).
+/// How many documents one request reads: the longest notes must fit into `allowance`.
 const PAGE: usize = 100;
 
-/// How long the server may wait for a lock: it gives up before we do, so its answer is definite.
+/// How long the server may wait for a lock. It gives up before we do, so that its answer is definite.
 fn patience(bound: Duration) -> Duration {
     bound - bound / 10
 }
@@ -68,7 +67,7 @@ impl<C: Connection> Rows<C> {
         Self { server, lock, clock: Mutex::default() }
     }
 
-    /// One row at least.
+    /// At least one row.
     async fn ask(&self, request: &str) -> Result<Vec<Row>, StoreError> {
         let sent = BootInstant::now();
         let read = |rows: Vec<Cells>| {
@@ -110,7 +109,7 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     fn remedy(&self, key: Key<'_>) -> String {
-        // The table keeps its marker from being deleted.
+        // The table forbids the deletion of its marker.
         let remedy = if key == Key::Marker { "set its text to ''" } else { "delete it" };
         format!("{remedy}, or use another with table=NAME")
     }
@@ -118,7 +117,7 @@ impl<C: Connection> Documents for Rows<C> {
     fn properties(&self) -> Properties {
         let marking = match self.server.statements.dialect {
             Dialect::Postgres => Marking::ByAnyone,
-            // A proxy may send looks to two nodes by turns.
+            // A proxy may send looks to two nodes in turn.
             Dialect::MySql => Marking::ByWriters,
         };
         // A request that finds the shared connection in use makes another one, and closes it afterwards.
@@ -161,7 +160,7 @@ impl<C: Connection> Documents for Rows<C> {
                 let also = also.iter().map(|place| at(place, &rows)).collect();
                 Ok(Touched::Done { found, also: Some(also) })
             }
-            // It was written after the statement had passed it over: the next renewal finds it.
+            // Written after our statement had skipped it. The next renewal finds it.
             Some(Ordering::Less) => {
                 Err(StoreError::unknown(format!("{} was written during a renewal", self.name(key))))
             }

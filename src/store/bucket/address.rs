@@ -5,11 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 use url::Url;
 
-/// Whose interface a bucket has. Its text is the scheme of a URL.
+/// Its text is the scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 #[strum(const_into_str)]
 pub enum Kind {
-    /// Amazon S3, and what speaks it: MinIO, R2, Ceph.
+    /// Amazon S3, and servers that speak its protocol: MinIO, R2, Ceph.
     #[strum(serialize = "s3")]
     S3,
     #[strum(serialize = "gs")]
@@ -28,7 +28,7 @@ impl Kind {
     }
 }
 
-/// Fields that are None are found as the library finds them.
+/// The library finds what is None.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub kind: Kind,
@@ -46,7 +46,7 @@ pub struct Address {
     pub tls: TlsFiles,
 }
 
-/// The longest prefix: with the longest shard behind it, a name has less than 1024 bytes.
+/// With this prefix and the longest shard, a name has less than the 1024 bytes that object stores allow.
 const LONGEST_PREFIX: usize = 400;
 
 impl Address {

@@ -5,11 +5,11 @@
 //!
 //! - The library repeats a request by itself, for minutes, after the election has given it up. So its retries are off.
 //! - An answer may have no end, and a server may accept a connection and stay silent. So each exchange is read as a
-//!   whole here, within a bound on its time and on its length.
-//! - The library makes `409 Conflict`, `404` and `412` errors of its own, and drops what the server said with every
-//!   other failure. So those others become errors here, with the server's code and words ([`Refusal`]).
-//! - Credentials come over the same client in Google's and Azure's clouds. The dates of those servers say nothing of
-//!   the bucket's clock.
+//!   whole here, within bounds on its time and length.
+//! - The library has errors of its own for `409`, `404` and `412`, and drops what the server said with other failures.
+//!   So those others become errors here, with the server's code and words ([`Refusal`]).
+//! - Google's and Azure's credentials come over the same client. The dates of those servers say nothing of the bucket's
+//!   clock.
 
 use super::address::{Address, Kind};
 use super::failure::Refusal;
@@ -46,14 +46,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use url::Url;
 
-/// The most bytes of the headers of an answer.
 const MOST_HEADERS: usize = 64 << 10;
-/// How long before their end other credentials are asked for.
+/// How long before the end of credentials new ones are requested.
 const CREDENTIALS_AHEAD: Duration = Duration::from_mins(2);
 /// The region of servers that have none, such as MinIO.
 const ANY_REGION: &str = "us-east-1";
 
-/// The account of Azurite, Microsoft's emulator, and the key that Microsoft publishes for it.
+/// The account of Azurite, Microsoft's emulator, and its published key.
 const EMULATED: &str = "devstoreaccount1";
 const EMULATORS_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
@@ -70,7 +69,7 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Obj
         config => config?,
     };
     let host = match (kind, endpoint) {
-        // Its credentials come over another client.
+        // S3's credentials come over another client.
         (Kind::S3, _) => "",
         (_, Some(endpoint)) => endpoint.host_str().unwrap_or_default(),
         (Kind::Gcs, None) => "storage.googleapis.com",
@@ -134,7 +133,7 @@ async fn s3(address: &Address, request_timeout: Duration, wire: Wire) -> Result<
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&address.bucket)
         .with_region(region.to_string())
-        // One request for each deletion: that for many is not known everywhere.
+        // Not every server knows the request that deletes many objects.
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!address.path_style)
         .with_credentials(Arc::new(Credentials {
@@ -159,7 +158,6 @@ async fn s3(address: &Address, request_timeout: Duration, wire: Wire) -> Result<
     Objects::new(address, builder.build(), wire, server)
 }
 
-/// What the first of these says that is set.
 fn variable(names: [&str; 2]) -> Option<String> {
     names.into_iter().filter_map(|name| std::env::var(name).ok()).find(|text| !text.is_empty())
 }
@@ -176,10 +174,10 @@ fn no_retries() -> RetryConfig {
     RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: Duration::ZERO }
 }
 
-/// Credentials from the SDK's chain. The library asks for them with each request.
+/// Credentials from the SDK's chain, which the library asks for with each request.
 ///
-/// The hazard: they may be replaced before the end that they name, or name none, and the chain reads a file only once.
-/// So after an answer that refuses them, the next request asks another chain.
+/// The hazard: credentials may be replaced before the end that they name, and the chain reads a file only once. So after
+/// an answer that refuses them, the next request asks a new chain.
 struct Credentials {
     state: tokio::sync::Mutex<State>,
     /// An answer has refused the credentials that are known.
@@ -224,7 +222,7 @@ impl CredentialProvider for Credentials {
         if !state.lasts(CREDENTIALS_AHEAD) {
             match state.chain.provide_credentials().await {
                 Ok(found) => state.known = Some(found),
-                // Those that are known may have some minutes left.
+                // The known ones may have some minutes left.
                 Err(_) if state.lasts(Duration::ZERO) => {}
                 Err(error) => {
                     let source = Box::new(aws::no_credentials(&self.server, &error));
@@ -241,12 +239,12 @@ impl CredentialProvider for Credentials {
     }
 }
 
-/// Sees every request leave and every answer arrive.
+/// The HTTP client, which learns the time and bounds every exchange.
 #[derive(Clone, Debug)]
 pub struct Wire {
     client: Client<HttpsConnector<Network>, HttpRequestBody>,
     bound: Duration,
-    /// How the names of the hosts end whose dates count.
+    /// The dates of hosts count whose names end with this.
     host: String,
     clock: Arc<Mutex<Clock>>,
     /// An answer has refused the credentials that are known.
@@ -290,7 +288,7 @@ impl Wire {
     async fn exchange(&self, request: HttpRequest) -> Result<http::Response<Bytes>, HttpError> {
         let (sent, asked) = (BootInstant::now(), request.uri().clone());
         let answer = self.client.request(request).await.map_err(|error| {
-            // What was refused by the network was never sent.
+            // Without a connection, nothing was sent.
             let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
             HttpError::new(kind, error)
         })?;

@@ -16,7 +16,7 @@ use crate::store::lease_store::documents::{Key, List, Part};
 const SHARDS: &str = "shard/";
 const NOTES: &str = "note/";
 const STANDBYS: &str = "standby/";
-/// Before the name of a job. It is not in the alphabet of jobs.
+/// Before the name of a job, which cannot contain it.
 const MARK: char = '=';
 
 /// The name of a shard in a key. A '/' would make empty parts of some names, and a '#' ends a URL.
@@ -28,7 +28,6 @@ fn shard_of(name: &str) -> Option<Shard> {
     name.replace('=', "/").replace('!', "#").parse().ok()
 }
 
-/// The key of a document, without the prefix of the URL.
 pub fn key_of(key: Key<'_>) -> String {
     match key {
         Key::Marker => "leaderrun.json".to_owned(),
@@ -57,7 +56,6 @@ pub fn beginnings(list: List<'_>) -> Vec<String> {
     }
 }
 
-/// None for the key of anything else.
 pub fn listed(key: &str) -> Option<(Shard, Part)> {
     if let Some(name) = key.strip_prefix(SHARDS) {
         return Some((shard_of(name)?, Part::Lease));

@@ -1,5 +1,5 @@
-//! What a failed request means: unknown, unless the failure itself shows that the server never saw the request or turned
-//! it away.
+//! What a failed request means: unknown, unless the failure shows that the server never saw the request or turned it
+//! away.
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST};
@@ -17,7 +17,7 @@ pub struct Place<'a> {
     pub wrong_wall_clock: Option<String>,
 }
 
-/// An answer that is neither a success nor a condition.
+/// An answer that is neither a success nor a failed condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u16,
@@ -35,7 +35,7 @@ impl fmt::Display for Refusal {
 impl Error for Refusal {}
 
 impl Refusal {
-    /// Reads an answer: XML of S3 and Azure, or JSON of Google. `code` is what a header says.
+    /// Reads XML of S3 and Azure, or JSON of Google. `code` is that of a header.
     pub fn read(status: u16, code: Option<&str>, body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body);
         let within = |tag: &str| {
@@ -77,7 +77,7 @@ impl Refusal {
     }
 }
 
-/// A write that was applied, and whose answer names no version: the library says so in words alone.
+/// The write was applied, but the answer names no version. The library says so only in words.
 pub fn names_no_version(error: &(dyn Error + 'static)) -> bool {
     causes(error).any(|cause| cause.to_string() == "ETag Header missing from response")
 }

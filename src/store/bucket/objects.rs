@@ -1,7 +1,5 @@
-//! The requests: each reads, writes or lists objects, and a failed condition is an outcome and not an error.
-//!
-//! The hazard: servers report a lost race in several ways: `412`, `409`, `304`, and `404` for an object that is gone.
-//! All of them mean the same here: look again.
+//! The requests. A failed condition is an outcome, not an error: servers report a lost race as `412`, `409`, `304`, or
+//! `404` for an object that is gone, and all of them mean: look again.
 
 use super::address::{Address, Kind};
 use super::connection::Wire;
@@ -67,7 +65,7 @@ impl Objects {
 
     fn path(&self, key: &str) -> Path {
         let whole = format!("{}{key}", self.prefix);
-        // The parts were made from the alphabet of shards, sessions and jobs, so nothing in them is encoded.
+        // Names of shards, sessions and jobs need no encoding.
         Path::parse(&whole).unwrap_or_else(|_| Path::from(whole))
     }
 
@@ -77,7 +75,7 @@ impl Objects {
         failure::failure(&place, action[self.kind as usize], error)
     }
 
-    /// The name of the version that requests compare: Google's generation, the others' `ETag`.
+    /// What conditions compare: Google's generation, the others' `ETag`.
     fn version(&self, e_tag: Option<String>, version: Option<String>) -> Option<String> {
         match self.kind {
             Kind::S3 | Kind::Azure => e_tag,
@@ -107,7 +105,7 @@ impl Objects {
         Ok(found(Record::read(&bytes), write))
     }
 
-    /// Writes over this version, or over an absence if that is None. None: something else stands there.
+    /// Writes over this version, or over an absence. None: something else stands there.
     pub(super) async fn write(
         &self,
         key: &str,
@@ -133,13 +131,13 @@ impl Objects {
         if let Some(version) = version {
             return Ok(Some(found(Ok(record), version)));
         }
-        // It was applied, and only a read can tell the version.
+        // The write was applied, but only a read can tell its version.
         let stands = self.read(key).await.map_err(StoreError::after_a_part)?;
         let ours = Content::Ours(record.document());
         Ok(Some(stands).filter(|stands| stands.content == ours))
     }
 
-    /// Only for what decides nothing.
+    /// Unconditional, so only for what decides nothing.
     pub(super) async fn delete(&self, key: &str) -> Result<(), StoreError> {
         match self.client.delete(&self.path(key)).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),

@@ -9,7 +9,7 @@ pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     let mut is_strong = false;
     match describe(table).await {
-        // The trial has found a table.
+        // The trial has shown that there is a table.
         Ok(description) => {
             let description = description.as_ref();
             let consistency = description.and_then(TableDescription::multi_region_consistency);
@@ -27,7 +27,7 @@ pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
         Err(error) => findings.push(unseen("replicas", error)?),
     }
     match ttl_attribute(table).await {
-        // Strongly consistent tables of several regions cannot have one.
+        // Multi-region strongly consistent tables cannot have a TTL.
         Ok(attribute) if attribute.as_deref() == Some(TTL) || is_strong => {}
         Ok(_) => findings.push(Finding::doubtful(
             "no TTL on attribute ttl: records of crashed leaders stay until the next claim; leaderctl store init \

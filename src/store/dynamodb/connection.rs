@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::Client;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Opens the table. Its own answers teach it the server's time; those of the sources of credentials do not.
+/// Only the table's own answers teach it the time; those of the sources of credentials do not.
 pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Table, StoreError> {
     let clock = Arc::default();
     let (shared, region) = aws::load(&address.account, request_timeout).await?;
@@ -29,10 +29,9 @@ pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Tab
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .http_client(BoundedClient::new(&clock));
-    // The environment may name one too.
+    // The environment may name an endpoint too.
     let named = address.account.endpoint.clone().or_else(|| aws::endpoint(shared.endpoint_url()?));
     let server = match named {
-        // Scheme, host and port, without any other part.
         Some(endpoint) => format!("DynamoDB at {}", endpoint.origin().ascii_serialization()),
         None => format!("DynamoDB ({region})"),
     };

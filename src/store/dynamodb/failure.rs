@@ -1,5 +1,5 @@
-//! What a failed request means: unknown, unless the failure itself shows that DynamoDB never saw the request or turned
-//! it away. The SDK shows some of that only in words: should they change, the failure is unknown.
+//! What a failed request means: unknown, unless the failure shows that DynamoDB never saw the request or turned it away.
+//! The SDK says some of that only in words. If they change, the failure is unknown.
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST};
@@ -24,7 +24,7 @@ where
     E: ProvideErrorMetadata + Error + 'static,
 {
     let server = place.server;
-    // Nothing was sent to DynamoDB if the request was for a source of credentials.
+    // A request to a source of credentials failed, so nothing was sent to DynamoDB.
     if let Some(without) = causes(error).find_map(|cause| cause.downcast_ref()) {
         return aws::no_credentials(server, without);
     }
@@ -59,7 +59,7 @@ fn never_connected(error: &(dyn Error + 'static)) -> bool {
 fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<&str>, status: u16) -> StoreError {
     let Place { table, server, wrong_wall_clock } = place;
     let said = in_short(message.or(code).unwrap_or("no reason was given"));
-    // Servers write some with this end, and some without.
+    // Servers differ about this ending.
     let code = code.map(|code| code.strip_suffix("Exception").unwrap_or(code)).unwrap_or_default();
     match code {
         "AccessDenied"

@@ -10,9 +10,9 @@
 //!
 //! The hazard: other programs write the item `LOCK` too. The Go library gurre/shardcoordinator knows `pk`, `sk`,
 //! `ownerId` and `ttl`; it takes the item over once `ttl` is before its own clock, and deletes it on release. So these
-//! four always tell the truth about our lease: `ttl` is in the future while anybody of ours leads or has to be waited
-//! for, and 0 once it is released. And an item counts as ours only while `ttl` agrees with the rest: a program that
-//! took it over by changing only the four has left attributes of ours behind that mean nothing.
+//! four always tell the truth about our lease: `ttl` is in the future while a candidate of ours leads or has to be
+//! waited for, and 0 once it is released. And an item counts as ours only while `ttl` agrees with the rest: a program
+//! that changed only the four has left attributes of ours behind that mean nothing.
 
 use crate::lease::{Session, Shard};
 use crate::store::lease_store::documents::{Content, Found, Key, Life, Ours, Part, Version};
@@ -23,7 +23,6 @@ use std::fmt::Display;
 
 pub type Item = HashMap<String, AttributeValue>;
 
-/// The partition of what is not one shard's alone.
 pub const STORE: &str = "LEADERRUN";
 pub const SHARD: &str = "SHARD#";
 pub const LOCK: &str = "LOCK";
@@ -53,7 +52,6 @@ pub fn partition(shard: &Shard) -> String {
     format!("{SHARD}{shard}")
 }
 
-/// None if it is nothing of ours.
 pub fn listed(item: &Item) -> Option<(Shard, Part)> {
     let (partition, sort) = (text(item, "pk")?, text(item, "sk")?);
     if partition == STORE {
@@ -70,7 +68,7 @@ pub fn listed(item: &Item) -> Option<(Shard, Part)> {
     Some((shard, part))
 }
 
-/// Rounded up: the other library compares whole seconds, and must not be early.
+/// Rounded up, because the Go library compares whole seconds.
 pub fn ttl_of(expires_millis: u64) -> u64 {
     expires_millis.div_ceil(1000)
 }
@@ -91,13 +89,13 @@ fn number<N: std::str::FromStr>(item: &Item, name: &str) -> Option<N> {
     item.get(name)?.as_n().ok()?.parse().ok()
 }
 
-/// The version of an item: its write, and whom it names as the owner, which only `LOCK` does.
+/// Made of the name of the write and of the owner, which only `LOCK` has.
 fn version(id: &str, owner: Option<&str>) -> Version {
     let write = owner.map_or_else(|| id.to_owned(), |owner| format!("{id}\n{owner}"));
     Version { write, incarnation: String::new() }
 }
 
-/// The write is empty if none of ours wrote the item.
+/// The write is empty if another program wrote the item.
 pub fn write_and_owner(version: &Version) -> (&str, Option<&str>) {
     version.write.split_once('\n').map_or((&version.write, None), |(id, owner)| (id, Some(owner)))
 }
@@ -110,7 +108,6 @@ pub fn read(item: Option<&Item>) -> Found {
     Found { content, version: version(id, owner) }
 }
 
-/// The error: why it is not a document.
 fn content(item: &Item, id: &str, owner: Option<&str>) -> Result<Content, &'static str> {
     if text(item, "sk") != Some(LOCK) {
         return ours(item, id).map(Content::Ours).ok_or("it has no text");

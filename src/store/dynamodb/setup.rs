@@ -14,9 +14,8 @@ use aws_sdk_dynamodb::types::{
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// The attribute by which DynamoDB is to delete items.
 pub const TTL: &str = "ttl";
-/// How long to wait for a new table, which is ready after some seconds.
+/// How long to wait for a new table, which usually takes some seconds.
 const MOST_CREATION: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -27,7 +26,7 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     let is_usable =
         |table: &TableDescription| matches!(table.table_status(), Some(TableStatus::Active | TableStatus::Updating));
     let is_ready = async {
-        // A new one is not visible everywhere yet.
+        // A new table is not visible everywhere at once.
         while !description.as_ref().is_some_and(is_usable) {
             sleep(PAUSE).await;
             description = describe(table).await?;
@@ -38,14 +37,14 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
         let most = show(MOST_CREATION);
         Err(StoreError::not_applied(format!("table {name} in {server} is not ready after {most}: try again later")))
     })?;
-    // A table with other keys is somebody else's, and not to be changed.
+    // Fails for a table with other keys, which must not be changed.
     table.get(key_of(Key::Marker), true).await?;
     let made = if is_new {
         format!("made table {name} in {server}, paid by the request")
     } else {
         format!("table {name} in {server} is there")
     };
-    // Not every table can have a TTL (multi-region strongly consistent ones cannot), and an election does not need it.
+    // Multi-region strongly consistent tables cannot have a TTL, and an election does not need it.
     let ttl = match enable_ttl(table).await {
         Err(error) if error.kind == ErrorKind::Misconfigured => {
             format!("left without TTL, so records of crashed leaders stay until the next claim: {error}")
@@ -55,7 +54,7 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     Ok(vec![made, ttl])
 }
 
-/// False if another process has just made it.
+/// False if another process was faster.
 async fn create(table: &Table) -> Result<bool, StoreError> {
     let mut request = table.client.create_table().table_name(&table.name).billing_mode(BillingMode::PayPerRequest);
     for (name, kind) in [("pk", KeyType::Hash), ("sk", KeyType::Range)] {

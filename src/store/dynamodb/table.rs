@@ -1,4 +1,4 @@
-//! The requests: each writes or reads one item, and a failed condition is an outcome and not an error.
+//! The requests. A failed condition is an outcome, not an error.
 
 use super::failure::{self, Place};
 use super::item::Item;
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 
-/// Whether they match or not: a request must end in time, and leave others some capacity.
+/// Items that one request reads, whether they match or not: it must end in time, and leave capacity to others.
 const PAGE: i32 = 250;
 
 pub struct Table {
@@ -36,7 +36,7 @@ pub enum Outcome {
     Refused(Option<Item>),
 }
 
-/// A conditional change of one item. Attributes are written `#name`, and values `:name`.
+/// A conditional change of one item.
 #[derive(Default)]
 pub struct Change {
     sets: Vec<String>,
@@ -51,7 +51,7 @@ impl Change {
         self.set_to(name, &format!(":{name}"), value);
     }
 
-    /// Gives an attribute what this formula makes of the value.
+    /// Sets an attribute to the result of `formula`, which may use the value.
     pub fn set_to(&mut self, name: &str, formula: &str, value: AttributeValue) {
         self.sets.push(format!("#{name} = {formula}"));
         self.values.insert(format!(":{name}"), value);
@@ -63,13 +63,12 @@ impl Change {
         self.values.insert(format!(":is_{name}"), value);
     }
 
-    /// Only if an attribute is not above what it is set to.
     pub fn only_if_not_above(&mut self, name: &str) {
         self.conditions.push(format!("#{name} <= :{name}"));
     }
 }
 
-/// Each `#name` stands for the attribute `name`, because half of ours are reserved words.
+/// Attributes are written `#name`, because half of ours are reserved words.
 fn names(expression: &str) -> HashMap<String, String> {
     let mut names = HashMap::new();
     for part in expression.split('#').skip(1) {
@@ -95,7 +94,7 @@ impl Table {
         }
     }
 
-    /// Not all as of one moment. Each value is one of `:name`.
+    /// Not a snapshot of one instant.
     pub(super) async fn scan(&self, filter: &str, values: &[(&str, &str)]) -> Result<Vec<Item>, StoreError> {
         let request = self.client.scan().table_name(&self.name).consistent_read(true).limit(PAGE);
         let request = request.set_expression_attribute_names(Some(names(filter))).filter_expression(filter);
@@ -119,7 +118,7 @@ impl Table {
         items.map_err(|error| self.failure("dynamodb:Query", &error))
     }
 
-    /// Makes the item if it is absent and the condition allows that.
+    /// Creates the item if it is absent and the condition allows that.
     pub(super) async fn update(&self, (partition, sort): Keys, change: Change) -> Result<Outcome, StoreError> {
         let Change { sets, removes, conditions, values } = change;
         let removes = if removes.is_empty() { String::new() } else { format!(" REMOVE {}", removes.join(", ")) };

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use std::{fs, io};
 
-/// How long `forget` waits for a clock that is behind the term: a second claim in a millisecond is one ahead.
+/// How long `forget` waits for a clock that is behind the term. Two claims in one millisecond make it fall behind.
 const WAITED_FOR: Duration = Duration::from_millis(10);
 /// More bytes than the record of a lease has.
 const RECORD: usize = 4096;
@@ -57,8 +57,7 @@ impl Administration for FileStore {
         )))
     }
 
-    /// Removes the lock's file last, while it is locked: a candidate that waits for it finds that it is gone, and makes
-    /// another one.
+    /// Removes the lock's file last, while it is locked, so that a candidate that waits for it makes another one.
     async fn forget(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
         let shard = &candidate.shard;
         let file = self.path(shard, "lock");
@@ -66,7 +65,7 @@ impl Administration for FileStore {
             return Ok(Release::NotHeld);
         }
         self.forget_notes(shard).await?;
-        // Without the record, a term is the clock's milliseconds, and has to be higher than this one.
+        // Without the record, the next term is the clock's milliseconds, and must exceed this one.
         let ahead = Duration::from_millis(term.0.saturating_add(1).saturating_sub(wall_clock_millis()));
         if ahead <= WAITED_FOR {
             tokio::time::sleep(ahead).await;
@@ -93,7 +92,7 @@ impl Administration for FileStore {
         let directory = self.directory.display();
         match fs::metadata(&self.directory) {
             Ok(found) if found.is_dir() => {}
-            // Whether it exists is not known. As with a server that lets nobody in, there is nothing to find.
+            // Whether the directory exists cannot be known.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(explain("cannot look for", &self.directory, &error));
             }
@@ -108,7 +107,7 @@ impl Administration for FileStore {
         let (lock, record, draft) = (scratch("lock"), scratch("json"), scratch("json.new"));
         // A second open file description of the same file must not get the lock.
         let tried = lock::take(&lock).and_then(|first| Ok((first, lock::take(&lock)?)));
-        // A lock is an empty file, and takes no room on the disk. A record does.
+        // A lock is an empty file, and takes no room on a full disk. A record does.
         let written = files::replace(&record, &draft, &[b' '; RECORD]);
         for scratch in [lock, record, draft] {
             let _ = fs::remove_file(scratch);

@@ -1,6 +1,4 @@
-//! Claims, looks, renewals and releases of a file's lock.
-//!
-//! The hazards are those of the store: see its module.
+//! Claims, looks, renewals and releases of a file's lock. Their hazards are in `file`.
 
 use super::lock::Lock;
 use super::record::Record;
@@ -16,8 +14,8 @@ use std::os::unix::net::UnixListener;
 impl Leases for FileStore {
     async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
         let shard = &candidate.shard;
-        // The lock is already ours if a claim is made again. That is another leadership, with a term of its own. If
-        // that claim fails, it has not happened, so the lock stays ours.
+        // If a claim is repeated, the lock is already ours. It begins another leadership, with its own term. If it
+        // fails, nothing has happened, so the lock stays ours.
         let earlier = self.held.lock().remove(shard).filter(|held| self.is_current(held, shard));
         let is_repeated = earlier.is_some();
         let won = || self.won.lock().remove(shard).filter(|won| self.is_current(won, shard));
@@ -45,7 +43,7 @@ impl Leases for FileStore {
         })
     }
 
-    /// A lock on a deleted file is worth nothing. The lock itself needs no prolonging.
+    /// The lock needs no prolonging, but is worth nothing once its file was deleted.
     async fn renew_and_read(
         &self,
         candidate: &Candidate,
@@ -59,7 +57,6 @@ impl Leases for FileStore {
         {
             return Ok(Renewed::alone(Renewal::Renewed));
         }
-        // The file at the path now is not ours, whatever it is.
         let holder =
             self.is_locked(shard).and_then(|locked| if locked { self.holder(shard).map(Some) } else { Ok(None) });
         Ok(Renewed::alone(Renewal::Lost(holder.ok().flatten())))
@@ -70,7 +67,7 @@ impl Leases for FileStore {
         self.won.lock().remove(shard);
         let Some(held) = self.held.lock().remove(shard) else { return Ok(Release::NotHeld) };
         if self.is_current(&held, shard) {
-            // Only the lock counts. A full disk must not keep us from giving it back.
+            // A full disk must not keep us from giving the lock back.
             if let Ok(Some(record)) = self.read_record(shard) {
                 let _ = self.write_record(&Record { released: true, ..record }, shard);
             }
@@ -97,7 +94,7 @@ impl FileStore {
         self.won.lock().get(shard).is_some_and(|held| self.is_current(held, shard))
     }
 
-    /// Only the holder of the lock may do so.
+    /// Only for the holder of the lock.
     fn begin_term(&self, candidate: &Candidate) -> Result<(Term, Takeover), StoreError> {
         let shard = &candidate.shard;
         let (last, takeover) = match self.read_record(shard)? {

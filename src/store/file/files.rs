@@ -6,8 +6,8 @@
 //!   (fcntl(2)). So a user who may not write the directory must not be able to open our files. The directory decides on
 //!   their modes; the umask does not, nor does the version that made them.
 //! - *Something else is in the place of a file of ours.* Opening a pipe waits for its other end, a symbolic link leads
-//!   anywhere, and a file may be longer than the memory. So this module opens only regular files, without waiting, and
-//!   reads up to a limit.
+//!   anywhere, and a file may not fit into memory. So this module opens only regular files, without waiting, and reads
+//!   up to a limit.
 
 use super::{explain, in_words};
 use crate::lease::Session;
@@ -20,7 +20,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The longest owner of a command line fits in, even with every letter of it escaped.
+/// Enough for the longest owner of a command line, with every letter escaped.
 const LONGEST: u64 = 1024 * 1024;
 
 const GROUP_WRITES: u32 = 0o020;
@@ -83,7 +83,7 @@ pub(super) fn remove(path: &Path) -> io::Result<bool> {
 pub(super) fn open_lock(path: &Path) -> Result<Option<File>, StoreError> {
     loop {
         if let Some(file) = open(path, File::options().read(true).write(true), "cannot open")? {
-            close_to_strangers(path, &file);
+            close_to_other_users(path, &file);
             return Ok(Some(file));
         }
         match create_whole(path) {
@@ -95,7 +95,7 @@ pub(super) fn open_lock(path: &Path) -> Result<Option<File>, StoreError> {
     }
 }
 
-/// Makes a file that other processes only ever find with the right mode: with another mode they are denied, and leave.
+/// Makes a file that has the right mode as soon as others see it: with another mode they are denied, and leave.
 fn create_whole(path: &Path) -> io::Result<File> {
     let directory = directory_of(path)?;
     if !is_shared(&directory) && directory.uid() == geteuid().as_raw() {
@@ -108,7 +108,6 @@ fn create_whole(path: &Path) -> io::Result<File> {
     linked.map(|()| file)
 }
 
-/// Makes a file, and sets its mode and its owner.
 fn create(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     hand_over(&file, &directory_of(path)?)?;
@@ -145,10 +144,10 @@ fn right_mode(file: &Metadata, directory: &Metadata) -> u32 {
 }
 
 /// Closes a file to other users, who may be able to read it, for example after a restore from a backup. Files that are
-/// not ours stay as they are, and so do files with a second name, which may not belong to a store at all. The owner of
-/// a store's directory may move files of root's into it, and must not be able to read them afterwards. So a directory,
-/// or a file with content, is closed but keeps its owner. Only an empty file, as our locks are, is handed over.
-fn close_to_strangers(path: &Path, file: &File) {
+/// not ours stay as they are, and so do files with a second name, which may not belong to a store at all. A user may
+/// move root's files into a directory of theirs, and must not be able to read them afterwards. So a directory, or a file
+/// with content, is closed but keeps its owner. Only an empty file, as our locks are, is handed over.
+fn close_to_other_users(path: &Path, file: &File) {
     let (Ok(found), Ok(directory)) = (file.metadata(), directory_of(path)) else { return };
     let us = geteuid();
     let is_ours = found.uid() == us.as_raw() || us.is_root() && found.uid() == directory.uid();
@@ -162,7 +161,7 @@ fn close_to_strangers(path: &Path, file: &File) {
     }
 }
 
-/// A group shares it if the group shares its parent.
+/// A group shares the directory if it shares the parent.
 pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
@@ -178,7 +177,7 @@ pub(super) fn make_folder(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => hand_over(&open_directory(path)?, &directory_of(path)?),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            close_to_strangers(path, &open_directory(path)?);
+            close_to_other_users(path, &open_directory(path)?);
             Ok(())
         }
         Err(error) => Err(error),
@@ -200,7 +199,7 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     longer.into()
 }
 
-/// Whether `path` names the very file that is open as `file`; an error if that cannot be known.
+/// Whether `path` names the file that is open as `file`.
 pub(super) fn names(path: &Path, file: &File) -> Result<bool, StoreError> {
     let unknown =
         |error: io::Error| StoreError::not_applied(format!("cannot look at {}: {}", path.display(), in_words(&error)));

@@ -1,8 +1,8 @@
 //! The listening sockets of this machine with names in the abstract namespace (unix(7)), and their users.
 //!
-//! The hazard: every user may take every name that is free, connect to every socket, and fill its queue. So this module
-//! does not rely on connections: it asks the kernel for names and users (sock_diag(7)). Where the kernel does not tell,
-//! a connection shows the user, and a socket whose queue is full counts as a leader's: to wait is safe.
+//! The hazard: every user may take any free name, connect to any socket, and fill its queue. So this module asks the
+//! kernel for names and users (sock_diag(7)). Where the kernel does not tell, a connection shows the user, and a socket
+//! whose queue is full counts as a leader's, because to wait is safe.
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -22,7 +22,7 @@ const UDIAG_SHOW_NAME: u32 = 0x1;
 const UDIAG_SHOW_UID: u32 = 0x40;
 const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_UID: u16 = 7;
-/// The states of sockets that are bound and not listening yet, or listening.
+/// Bound but not listening yet, or listening.
 const STATES: u32 = 1 << 7 | 1 << 10;
 
 const HEADER: usize = 16;
@@ -30,7 +30,6 @@ const ENTRY: usize = 16;
 /// The most bytes that the kernel puts into one answer.
 const BUFFER: usize = 32 * 1024;
 
-/// A listener whose name `wanted` accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
     User(u32),

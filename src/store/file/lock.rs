@@ -82,15 +82,15 @@ fn write_lock() -> libc::flock {
     libc::flock { l_type: kind, l_whence: whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Puts a file that we have locked in the place of `old`, which is locked for reading. None if another process is doing
-/// that, or was faster.
+/// Puts a file that we have locked in the place of `old`, which is locked for reading. None if another process does so
+/// or was faster.
 fn replace(old: &File, path: &Path) -> Result<Option<File>, StoreError> {
     let (draft, kept) = (beside(path, ".new"), beside(path, ".old"));
     let failed = |error: io::Error| explain("cannot replace", path, &error);
     let Some(new) = open_lock(&draft)? else { return Ok(None) };
     // The holder of the draft's lock replaces the file: one process at a time.
     if !try_lock(&new, &draft)? {
-        // The draft's name belongs to a file that is not a draft of ours.
+        // It is not a draft of ours.
         if state(&new, &draft)? == State::Read {
             remove(&draft).map_err(failed)?;
         }

@@ -1,6 +1,4 @@
-//! Refuses a directory on a network file system.
-//!
-//! The hazard: such a file system may grant one lock to two machines, or lose it.
+//! Refuses a directory on a network file system, which may grant one lock to two machines, or lose it.
 
 use crate::mounts::{mounts, read_table};
 use crate::store::StoreError;
@@ -17,7 +15,6 @@ fn is_networked(kind: &str) -> bool {
     NETWORKED.split_whitespace().any(|networked| networked == kind)
 }
 
-/// An error that names the file system, if it is one of the network.
 pub fn refuse_network(directory: &Path) -> Result<(), StoreError> {
     let Ok(device) = fs::metadata(directory).map(|metadata| metadata.dev()) else { return Ok(()) };
     let Ok(table) = read_table() else { return Ok(()) };

@@ -2,9 +2,8 @@
 //! `DIR/SHARD+standby+SESSION`, and `DIR/SHARD+once/JOB`, which is a folder because the names of a shard and of a job
 //! together are too long for one file name.
 //!
-//! The hazard: a process may be frozen while it holds a lock. So a writer tries the lock `DIR/+lock`, which lets one
-//! process write at a time, and does not wait for it in the kernel. Reading needs no lock, because a note is replaced
-//! as a whole (rename).
+//! One process writes at a time, under the lock `DIR/+lock`. The hazard: that process may be frozen. So a writer tries
+//! the lock and does not wait in the kernel. Reading needs no lock, because a note is replaced as a whole (rename).
 
 use super::lock::{self, Lock};
 use super::{FileStore, explain, files};
@@ -17,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The mark after a shard's name. It is not in the alphabet of shards.
+/// After a shard's name, which cannot contain it.
 const MARK: char = '+';
 const STANDBY: &str = "standby";
 const ONCE: &str = "once";
@@ -73,7 +72,7 @@ impl FileStore {
                 continue;
             }
             let path = entry.path();
-            // It may be gone: a process that counts standbys also removes notes. No note but these is a directory.
+            // It may be gone, because a process that counts standbys also removes notes.
             let removed = if path == once { fs::remove_dir_all(&path) } else { files::remove(&path).map(drop) };
             removed.map_err(|error| explain("cannot remove", &path, &error))?;
         }

@@ -1,7 +1,7 @@
 //! `DIR/SHARD.json`: who leads, for people, and the last term.
 //!
-//! The hazard: every user who may write the directory can put anything there. A file that cannot be read is an error
-//! that names the file, and is never replaced.
+//! The hazard: every user who may write the directory can put anything there. A file that cannot be read is never
+//! replaced.
 
 use super::{FileStore, explain, files};
 use crate::lease::{Session, Shard, Term};

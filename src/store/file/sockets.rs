@@ -39,7 +39,7 @@ const PREFIX: &str = "leaderrun/file/";
 
 #[derive(Debug)]
 pub(super) struct PathSockets {
-    /// One number for each path that leads to the directory.
+    /// A number for each path that leads to the directory.
     paths: Vec<String>,
     trusted: Trusted,
 }
@@ -52,7 +52,6 @@ pub(super) enum Taken {
 }
 
 impl PathSockets {
-    /// The sockets of a shard in `directory`.
     pub(super) fn of(directory: &Path, shard: &Shard) -> io::Result<Self> {
         let found = fs::metadata(directory)?;
         let real = fs::canonicalize(directory)?;
@@ -122,8 +121,8 @@ impl Trusted {
     }
 }
 
-/// Whether a process of the user is in the group: a listener is a process of its user. The machine's list of groups may
-/// be a server that does not answer, so it is not asked.
+/// Whether a process of the user is in the group, as the listener is a process. The machine's list of groups is not
+/// asked, because it may be a server that does not answer.
 fn is_member(user: u32, group: u32) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return false };
     processes.flatten().any(|entry| {
@@ -133,7 +132,7 @@ fn is_member(user: u32, group: u32) -> bool {
     })
 }
 
-/// Reads proc_pid_status(5). A program with the set-group-ID bit gives its users only an effective group.
+/// Reads proc_pid_status(5). The effective group does not count: any user gets one from a set-group-ID program.
 fn shows_member(status: &str, user: u32, group: u32) -> bool {
     let numbers = |field: &str| {
         let values = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
@@ -144,7 +143,7 @@ fn shows_member(status: &str, user: u32, group: u32) -> bool {
     is_theirs && (numbers("Gid:").next() == Some(group) || numbers("Groups:").any(|number| number == group))
 }
 
-/// The mount namespace and the root. Within them a path is always the same one; other ones may have another file there.
+/// The mount namespace and the root. In others the same path may name another file.
 struct Space {
     mounts: (u64, u64),
     root: (u64, u64),
@@ -165,8 +164,8 @@ impl Space {
     }
 }
 
-/// A number for a path. Two paths never have the same number by accident, and only users who may write the directory
-/// could make two with the same number on purpose.
+/// A number for a path. Two paths do not get the same one by accident, and only users who may write the directory could
+/// do that on purpose.
 fn number(parts: &[&[u8]]) -> String {
     let bytes = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes().into_iter().chain(part.iter().copied()));
     format!("{:016x}", fnv1a(bytes))

@@ -1,8 +1,8 @@
 //! How a standby waits: a thread of its own sleeps in the kernel until the lock is ours.
 //!
 //! The hazard: only the lock on the file that it has open wakes such a thread. So the standby also looks at the path.
-//! If another file is in its place, or the file is locked for reading, the wait ends. The thread ends once it has the
-//! lock, and finds that nobody needs that.
+//! If another file is in its place, or the file is locked for reading, the wait ends. The thread stays until it gets
+//! the lock, and then ends because nobody needs it.
 
 use super::sockets::{PathSockets, Taken};
 use super::{FileStore, Held, explain, files, lock};
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// From one look to the next, where nothing wakes us. A look shows whether the sockets are free, and whether the path
-/// still names the file that a standby waits for.
+/// Between two looks at the sockets, which wake nobody.
 const LOOKS_APART: Duration = Duration::from_millis(100);
+/// Between two looks at the path.
 const DOUBTS_APART: Duration = Duration::from_secs(1);
 
 /// A standby to tell when its thread has won the lock.
@@ -39,7 +39,7 @@ impl FileStore {
         let won = self.wait_apart(shard)?;
         let won = tokio::select! {
             won = won => won,
-            () = self.misled(shard) => return Ok(()),
+            () = self.waits_for_wrong_file(shard) => return Ok(()),
         };
         match won {
             Ok(Ok(held)) => {
@@ -53,7 +53,7 @@ impl FileStore {
         }
     }
 
-    /// Only the lock can wake a thread, so one sleeps for each lock, however often it is waited for.
+    /// One thread sleeps for each lock, however often this is called: only the lock can wake it.
     fn wait_apart(&self, shard: &Shard) -> Result<oneshot::Receiver<io::Result<Held>>, StoreError> {
         let path = self.path(shard, "lock");
         let file = self.in_directory(|| files::open_lock(&path))?;
@@ -89,8 +89,8 @@ impl FileStore {
         Ok(outcome)
     }
 
-    /// Returns when the thread sleeps for a file that a leader would no longer lock. Nothing else would wake a standby.
-    async fn misled(&self, shard: &Shard) {
+    /// Returns when the thread sleeps for a file that a leader would no longer lock.
+    async fn waits_for_wrong_file(&self, shard: &Shard) {
         let waits_for = self.waiters.lock().get(shard).map(|waiter| waiter.file);
         loop {
             tokio::time::sleep(DOUBTS_APART).await;
@@ -107,7 +107,7 @@ fn wait_for(file: File, path: &Path, sockets: &PathSockets) -> io::Result<Held> 
     loop {
         match sockets.take() {
             Taken::Ours(socket) => return Ok(Held { lock: file, socket }),
-            // Others lock another file, for as long as they like. A claim sees that this one is worth nothing.
+            // Our file was replaced, and a claim will see that. Others may hold the new one as long as they like.
             Taken::Theirs if files::names(path, &file) == Ok(false) => return Ok(Held { lock: file, socket: None }),
             Taken::Theirs => std::thread::sleep(LOOKS_APART),
         }

@@ -5,13 +5,13 @@ use crate::store::url::query_options;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Fields that are None are found as `kubectl` finds them.
+/// What is None is found as `kubectl` finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub namespace: Option<String>,
     pub context: Option<String>,
     pub kubeconfig: Option<PathBuf>,
-    /// The Lease that other programs use as well, in place of one that is called after the shard.
+    /// The Lease that other programs use as well, in place of one that is named after the shard.
     pub lease: Option<String>,
 }
 

@@ -9,7 +9,6 @@ use serde_json::json;
 
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 
-/// What kind of server it is, and what may be done there.
 pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
     let mut findings = Vec::new();
     match objects.ask("get", |to| async move { to.leases.clone().into_client().apiserver_version().await }).await {
@@ -27,7 +26,7 @@ pub async fn identify(objects: &Objects) -> Result<Vec<Finding>, StoreError> {
             Ok((answer.status.is_some_and(|status| status.allowed), to.namespace.clone()))
         });
         let (is_allowed, namespace) = match answer.await {
-            // The trial of documents finds out.
+            // Reviews may be forbidden. The trial of documents finds out.
             Err(refusal) if refusal.error.kind == ErrorKind::Denied => return Ok(findings),
             answer => answer?,
         };

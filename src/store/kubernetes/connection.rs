@@ -3,14 +3,14 @@
 //! The hazards:
 //!
 //! - The library's client keeps idle connections, and all of them may hang. So a client that is silent with a request
-//!   unanswered is dropped with all of them: see `kept_connection`. The next one reads the kubeconfig again, and so
+//!   unanswered is dropped with its connections (`kept_connection`). The next one reads the kubeconfig again, and so
 //!   finds tokens and certificates that were replaced.
 //! - The library repeats a request that the server turned away, for longer than the election waits. So its retries are
-//!   off. What the server asks for (`Retry-After`) is kept here, within the time of the request.
-//! - Its requests have no bound on their time, and its answers none on their length. Both are here.
+//!   off, and `Retry-After` is obeyed here, within the time of the request.
+//! - The library bounds neither the time of a request nor the length of an answer. This module does.
 //! - A program that logs in (`exec` of a kubeconfig) may hang. It runs on a thread of its own, one at a time.
-//! - A watch may be silent for ever, since its connection hangs, and a standby would not hear of a release. So the
-//!   server is asked to say once a minute that it is there, and to end the watch after some minutes.
+//! - The connection of a watch may hang, and a standby would not hear of a release. So the server is asked to say once a
+//!   minute that it is there, and to end the watch after some minutes.
 
 use super::address::Address;
 use super::document::{self, KIND};
@@ -55,7 +55,7 @@ pub struct Objects {
     /// Locked while a client is made.
     making: Arc<tokio::sync::Mutex<()>>,
     pub(super) clock: Arc<Mutex<Clock>>,
-    /// This process has been allowed to update a Lease. So a later denial is that of a server that has just started,
+    /// This process was allowed to update a Lease before. So a later denial comes from a server that has just started
     /// and does not know the rights yet.
     may_update: AtomicBool,
     /// The uid of the marker; empty if it was not seen yet.
@@ -110,8 +110,8 @@ impl Objects {
         Ok(connection)
     }
 
-    /// Sends a request. Sends it once more if the connection broke or the login was refused, and again when the server
-    /// asks for that.
+    /// Sends a request; once more if the connection broke or the login was refused; and again when the server asks for
+    /// that (`Retry-After`).
     pub(super) async fn ask<A, F>(&self, verb: &str, send: impl Fn(Arc<Connection>) -> F) -> Result<A, Refusal>
     where
         F: Future<Output = kube::Result<A>>,
@@ -178,7 +178,7 @@ impl Objects {
         }
     }
 
-    /// None: something else stands there. `write` is the name of this write in it.
+    /// None: something else stands there. `write` is the name of this write.
     pub(super) async fn write(&self, lease: &Lease, write: &str) -> Result<Option<Lease>, StoreError> {
         let name = lease.metadata.name.as_deref().unwrap_or_default();
         let is_new = lease.metadata.uid.is_none();
@@ -206,7 +206,7 @@ impl Objects {
         }
     }
 
-    /// Of kinds such as `shard,led`.
+    /// Lists Leases of kinds such as `shard,led`.
     pub(super) async fn leases(&self, kinds: &str) -> Result<Vec<Lease>, StoreError> {
         let mut params = ListParams::default().labels(&format!("{KIND} in ({kinds})")).limit(PAGE);
         let mut all = Vec::new();
@@ -222,8 +222,8 @@ impl Objects {
         }
     }
 
-    /// The states of a Lease, from the one that stands. (The version of a Lease that nobody wrote for a while is too
-    /// old for a watch to begin there. That of a list is not.)
+    /// The states of a Lease, from the one that stands. A watch begins at the version of a list, because that of a Lease
+    /// that nobody wrote for a while is too old.
     pub(super) async fn states(&self, name: &str) -> Result<States, StoreError> {
         let fields = format!("metadata.name={name}");
         let listing = &ListParams::default().fields(&fields);
@@ -278,7 +278,7 @@ async fn connect(address: &Address, bound: Duration, clock: Arc<Mutex<Clock>>) -
     Ok(Connection { leases, namespace, server, pending: Pending::default() })
 }
 
-/// Learns from an answer what the library does not pass on: what time it is, and when to ask again.
+/// Reads from an answer what the library does not pass on: its date and `Retry-After`.
 async fn hear(
     clock: Arc<Mutex<Clock>>,
     sent: BootInstant,

@@ -10,12 +10,12 @@
 //! leaderrun.sha256.HASH         any of these, where the name would be too long
 //! ```
 //!
-//! All of them are Leases, so a Role needs one resource. The label says which kind it is; an annotation holds the
+//! All of them are Leases, so a Role needs one resource. A label says which kind it is; an annotation holds the
 //! document. The fields of a shard's Lease are filled as client-go's electors do, for them and for `kubectl get
 //! leases`.
 //!
-//! The hazard: another elector may take the Lease. Some leave our annotations as they are, and then these say who led
-//! before. So they count only while the fields are those that were written with them ([`SIGN`]).
+//! The hazard: another elector may take the Lease and leave our annotations as they are, which then say who led before.
+//! So they count only while the fields are those that were written with them ([`SIGN`]).
 
 use crate::lease::Shard;
 use crate::store::lease_store::documents::{Content, Draft, Ends, Found, Key, Life, Listed, Part, Version};
@@ -30,15 +30,14 @@ use std::time::Duration;
 const LONGEST_NAME: usize = 253;
 /// Names that begin with this are ours.
 const OURS: &str = "leaderrun.";
-/// What the shards of leaderctl itself begin with (orders for hosts, the lease of `balance`). Other programs know
-/// nothing of them.
-const OF_HOSTS: &str = "leaderctl/";
+/// Leaderctl's own shards (orders for hosts, the lease of `balance`), which other programs do not know.
+const OF_LEADERCTL: &str = "leaderctl/";
 
 pub const KIND: &str = "leaderrun/kind";
 const SHARD: &str = "leaderrun/shard";
 const WHICH: &str = "leaderrun/which";
 const RECORD: &str = "leaderrun/record";
-/// The fields that were written with it.
+/// The fields that were written with the record.
 const SIGN: &str = "leaderrun/sign";
 const MARK: char = ' ';
 
@@ -49,7 +48,7 @@ fn sign(spec: &LeaseSpec) -> String {
     format!("{renewed} {transitions} {duration} {}", spec.holder_identity.as_deref().unwrap_or_default())
 }
 
-/// By `holder`, or where that is None by its present holder.
+/// None as holder: the present one.
 fn hold(spec: &mut LeaseSpec, holder: Option<String>, lasts: Duration, now: Timestamp) {
     if let Some(holder) = holder.filter(|holder| spec.holder_identity.as_ref() != Some(holder)) {
         spec.acquire_time = Some(MicroTime(now));
@@ -61,15 +60,14 @@ fn hold(spec: &mut LeaseSpec, holder: Option<String>, lasts: Duration, now: Time
     renew(spec, now);
 }
 
-/// Makes the Lease free, as client-go does.
+/// As client-go does.
 fn release(spec: &mut LeaseSpec, now: Timestamp) {
     spec.holder_identity = Some(String::new());
     spec.lease_duration_seconds = Some(1);
     renew(spec, now);
 }
 
-/// Moves the time of renewal by a second at least: electors of client-go compare whole seconds, and do not see a
-/// renewal within the same one.
+/// Moves the time of renewal by at least a second: electors of client-go compare whole seconds.
 fn renew(spec: &mut LeaseSpec, now: Timestamp) {
     let last = spec.renew_time.as_ref().map(|last| last.0);
     let next = last.and_then(|last| last.checked_add(Duration::from_secs(1)).ok());
@@ -89,7 +87,6 @@ pub fn drafted(key: Key<'_>, name: String, draft: &Draft<'_>, record: &Record, o
         let holder = draft.leadership.zip(draft.owner);
         let holder = holder.map(|(leadership, owner)| format!("{owner}_{}", leadership.session.as_str()));
         match draft.ends {
-            // For others it ends when it would have ended.
             Ends::Keep => {}
             Ends::In(lasts) => hold(spec, holder, lasts, now),
             Ends::Now | Ends::Never => release(spec, now),
@@ -122,14 +119,13 @@ pub fn found(mut lease: Lease, is_shard: bool, incarnation: String) -> Found {
         _ if is_shard => foreign(&lease, sign),
         _ => Content::Unreadable("it has no annotation of ours".to_owned()),
     };
-    // The version is what the next write needs of it. The server compares uid and resourceVersion, which each write
-    // changes.
+    // The version is what the next write needs. The server compares its uid and resourceVersion.
     (lease.metadata.managed_fields, lease.metadata.self_link) = (None, None);
     let write = serde_json::to_string(&lease).expect("it is plain data");
     Found { content, version: Version { write, incarnation } }
 }
 
-/// Held until it stood unchanged for its duration, as for every elector. Nobody can judge one without a duration.
+/// Held until it stood unchanged for its duration, as electors judge it. Without a duration it never ends.
 fn foreign(lease: &Lease, sign: String) -> Content {
     let spec = lease.spec.clone().unwrap_or_default();
     let owner = spec.holder_identity.unwrap_or_default();
@@ -147,7 +143,6 @@ pub fn is_of(lease: &Lease, write: &str) -> bool {
     record.and_then(|record| Record::read(record.as_bytes()).ok()).is_some_and(|record| record.write == write)
 }
 
-/// None if it is nothing of ours.
 pub fn listed(lease: Lease) -> Option<Listed> {
     let annotation = |name: &str| lease.metadata.annotations.as_ref()?.get(name);
     let part = match lease.metadata.labels.as_ref()?.get(KIND)?.as_str() {
@@ -160,7 +155,7 @@ pub fn listed(lease: Lease) -> Option<Listed> {
     Some(Listed { shard, found: found(lease, part == Part::Lease, String::new()), part })
 }
 
-/// Whether an object may be called so (RFC 1123, a subdomain).
+/// Whether an object may have this name (RFC 1123, a subdomain).
 pub fn is_name(name: &str) -> bool {
     let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let is_part = |part: &str| {
@@ -180,14 +175,13 @@ fn of_shard(shard: &Shard) -> String {
     if is_name(name) && !name.starts_with(OURS) { name.to_owned() } else { format!("{OURS}{}", escaped(name)) }
 }
 
-/// The name of the Lease of a document. No two documents have the same. `lease` is that of a shard whose Lease other
-/// programs use.
+/// The name of a document's Lease, different for each. `lease` names one that other programs use as well.
 pub fn name_of(key: Key<'_>, lease: Option<&str>) -> String {
     let name = match key {
         Key::Marker => format!("{OURS}marker"),
         Key::Scratch(name) => format!("{OURS}trial.{name}"),
         Key::Shard(shard) => match lease {
-            Some(lease) if !shard.as_str().starts_with(OF_HOSTS) => return lease.to_owned(),
+            Some(lease) if !shard.as_str().starts_with(OF_LEADERCTL) => return lease.to_owned(),
             _ => of_shard(shard),
         },
         Key::Led(shard) => format!("{OURS}led.{}", of_shard(shard)),

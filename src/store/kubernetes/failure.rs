@@ -1,7 +1,7 @@
 //! What a failed request means, in one line.
 //!
-//! The hazard: an error of the server says that a write was not applied only where it turned the request away before it
-//! was handled. Its other errors leave that open: etcd behind it may have been too slow.
+//! The hazard: a write was certainly not applied only if the server turned the request away before it handled it. Its
+//! other errors leave that open: etcd behind it may have been too slow.
 
 use super::connection::Connection;
 use crate::store::StoreError;
@@ -20,7 +20,7 @@ const TLS: tls::Words =
 /// A request that failed, with what a caller may need.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The status of the answer. None if there was none.
+    /// None if there was no answer.
     pub code: Option<u16>,
     pub is_absence: bool,
     /// When the server wants to be asked again.
@@ -41,7 +41,7 @@ impl From<Refusal> for StoreError {
     }
 }
 
-/// The error of a kubeconfig, or of a pod's account, that cannot be used.
+/// The kubeconfig, or the pod's account, cannot be used.
 pub fn unconfigured(error: &(dyn Error + 'static)) -> StoreError {
     let why = in_short(&error.to_string());
     StoreError::misconfigured(format!(
@@ -53,7 +53,7 @@ pub fn no_login(server: &str, error: &(dyn Error + 'static)) -> StoreError {
     StoreError::denied(format!("cannot log in to {server}: {}", in_short(&error.to_string())))
 }
 
-/// `verb` is what it does, as rights name it.
+/// `verb` is the right that the request needs.
 pub fn refusal(connection: &Connection, verb: &str, error: &kube::Error) -> Refusal {
     match error {
         kube::Error::Api(status) => refused(connection, verb, status),
@@ -97,7 +97,7 @@ fn refused(connection: &Connection, verb: &str, status: &Status) -> Refusal {
         401 => StoreError::denied(format!(
             "{place} does not accept the login: is the token or certificate still valid? ({said})"
         )),
-        // It may be unable to evaluate its rules yet, such as while it starts.
+        // While it starts, it may be unable to evaluate its rules.
         403 | 429 if status.code == 429 || said.contains(": RBAC: ") => {
             StoreError::not_applied(format!("{place} turned a {verb} of leases away: {said}"))
         }
@@ -113,7 +113,7 @@ fn refused(connection: &Connection, verb: &str, status: &Status) -> Refusal {
         _ => StoreError::unknown(format!("{place} failed at a {verb} of leases: {said}")),
     };
     let details = status.details.as_ref();
-    // A namespace may be missing as well, and has another kind.
+    // A missing namespace has another kind.
     let is_lease = details.is_some_and(|details| details.kind == "leases" && !details.name.is_empty());
     let seconds = details.map(|details| u64::from(details.retry_after_seconds)).filter(|seconds| *seconds > 0);
     Refusal {

@@ -1,7 +1,6 @@
 //! Reads `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` and `rediss+sentinel://`.
 //!
-//! The hazard: if a reader guesses what is left out and ignores what is misspelt, two candidates use two places, and
-//! both lead. This reader ignores nothing.
+//! The hazard: if a misspelt option were ignored, two candidates could use two places, and both lead.
 
 use super::lock_key::Keys;
 use crate::store::socket::Place;
@@ -11,7 +10,7 @@ use std::fmt;
 pub const DEFAULT_PREFIX: &str = "leaderrun:";
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// The longest prefix. It is part of every key.
+/// The prefix is part of every key.
 const MOST_PREFIX: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub struct Address {
     pub(super) prefix: String,
     /// How many replicas must have a lease before it counts.
     pub(super) replicas: u32,
-    /// Some if connections use TLS, those to the Sentinels too.
+    /// Also for connections to Sentinels.
     pub(super) tls: Option<Box<TlsFiles>>,
     pub(in crate::store) lock_key: Option<Box<Keys>>,
 }
@@ -30,15 +29,10 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     At(Place),
-    /// The Sentinels of the master of that name know where it is.
-    Sentinel {
-        sentinels: Vec<Place>,
-        master: String,
-        login: Login,
-    },
+    Sentinel { sentinels: Vec<Place>, master: String, login: Login },
 }
 
-/// How to log in. Without a password there is no login.
+/// Without a password there is no login.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
     pub user: Option<String>,

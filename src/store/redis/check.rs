@@ -1,4 +1,4 @@
-//! `leaderctl store check`: what can be wrong with a server, beyond the trial of documents.
+//! `leaderctl store check`, beyond the trial of documents.
 
 use super::watch::Subscription;
 use super::{Hashes, script};
@@ -26,7 +26,7 @@ pub async fn findings(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
     Ok(findings)
 }
 
-/// Empty if this user may not ask: then the trial of documents says so.
+/// Empty if this user may not ask, which the trial of documents reports.
 async fn info(hashes: &Hashes) -> Result<InfoDict, StoreError> {
     let exchange = hashes.client.exchange().await?;
     match exchange.ask(cmd("INFO").arg("everything")).await {
@@ -36,7 +36,7 @@ async fn info(hashes: &Hashes) -> Result<InfoDict, StoreError> {
     }
 }
 
-/// What is not as it should be, with `wait=` for so many replicas. What the server does not say is not doubted.
+/// What is wrong with the settings. `wanted` is the number of replicas in `wait=`. No finding about what INFO leaves out.
 fn doubts(wanted: u32, info: &InfoDict) -> Vec<Finding> {
     let mut doubts = Vec::new();
     if let Some(policy) = info.get::<String>("maxmemory_policy").filter(|policy| policy != "noeviction") {
@@ -64,12 +64,11 @@ fn doubts(wanted: u32, info: &InfoDict) -> Vec<Finding> {
     doubts
 }
 
-/// Tries what the trial of documents does not.
 async fn permissions(hashes: &Hashes) -> Result<Vec<Finding>, StoreError> {
     let Hashes { client, names, replicas, .. } = hashes;
     let channel = names.key("changed:check");
     let mut commands = vec![
-        // The trial went over a connection that is not new, and a new one begins with this.
+        // A new connection begins with EVAL, and the trial's connection was not new.
         cmd("EVAL").arg("return 1").arg(0).take(),
         cmd("PUBLISH").arg(&channel).arg("check").take(),
     ];

@@ -1,11 +1,11 @@
-//! Connections to the server: made at the first request, shared, and replaced when there is any doubt.
+//! Connections to the server: made at the first request, shared, and replaced in case of doubt.
 //!
 //! The hazards:
 //!
 //! - A shared connection may hang, or may have ended unnoticed: see `kept_connection`. A write that is sent twice has
 //!   the same name, by which the script recognises it.
-//! - Every operation here has one time bound for all its steps: finding the master, connecting, TLS, logging in, and
-//!   the request itself. And no answer is longer than the allowance of its connection.
+//! - A server may be silent, or its answer endless. So one time bound holds for all steps together (finding the master,
+//!   connecting, TLS, login, and the request), and an allowance bounds the length of answers.
 
 use super::address::{Address, Login, Target};
 use super::failure::{SILENCE, explain};
@@ -35,7 +35,6 @@ pub struct Client {
     shared: Kept<Connection>,
 }
 
-/// Where a connection leads, and as whom.
 pub struct Server {
     /// For messages.
     pub name: String,
@@ -75,7 +74,7 @@ impl Client {
 
     pub async fn exchange(&self) -> Result<Exchange<'_>, StoreError> {
         let deadline = self.deadline();
-        // Gives the runtime time to notice that the other side has closed a connection.
+        // Lets the runtime notice that the server has closed the connection.
         tokio::task::yield_now().await;
         let shared = self.shared.get().filter(|connection| connection.is_lively(self.timeout));
         match shared {
@@ -109,7 +108,7 @@ impl Client {
         Ok(exchange)
     }
 
-    /// The error of a login.
+    /// The error of a failed login.
     pub fn unsent(&self, server: &Server, error: &RedisError) -> StoreError {
         explain(server, self.timeout, error, false)
     }
@@ -149,7 +148,7 @@ impl Client {
         };
         let host = ServerName::try_from(host.to_owned())
             .map_err(|_| StoreError::misconfigured(format!("{host} is not a valid name for TLS")))?;
-        // A Redis without TLS waits for the rest of a command, so the handshake needs a deadline.
+        // A Redis without TLS waits for the rest of a command.
         let secured = timeout_at(deadline, tls.connect(host, stream)).await;
         let secured = secured.map_err(|_| {
             let waited = show(self.timeout);
@@ -159,13 +158,12 @@ impl Client {
         Ok((Box::new(secured), allowance))
     }
 
-    /// Whether connections go over a network, without TLS.
     fn is_plain(&self) -> bool {
         self.tls.is_none() && !matches!(self.address.target, Target::At(Place::Unix(_)))
     }
 }
 
-/// A connection. It ends, with all its requests, when the last reference is dropped.
+/// It ends, with all its requests, when the last reference is dropped.
 struct Connection {
     pipe: MultiplexedConnection,
     allowance: Allowance,
@@ -216,7 +214,7 @@ impl Exchange<'_> {
     pub async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
         let (client, connection) = (self.client, &self.connection);
         let forget = |_| {
-            // A new one that was answered, by TLS or to its login, is only slow: the next request on it may be in time.
+            // A new connection whose login or TLS handshake was answered is only slow. The next request may be in time.
             if self.used || (client.address.login.password.is_none() && client.tls.is_none()) {
                 client.shared.forget(connection);
             }
@@ -232,7 +230,6 @@ impl Exchange<'_> {
             io::Error::other(format!("{why} (is it Redis, and does it want TLS, by rediss://?)")).into()
         })?;
         asked.answered();
-        // The answers to others may be under way, each as long as this one.
         connection.allowance.begin_again();
         let answer = answer.extract_error();
         // After a failover the same name leads to another server.

@@ -9,10 +9,9 @@
 //! PREFIX{leases}:changed:SHARD         channel: that the document changed
 //! ```
 //!
-//! The hazard: people delete all keys with the name of a shard. Its led mark is not among them, but in the marker's
-//! hash: if that is deleted too, the server counts as one that has forgotten everything. The word in braces (a hash
-//! tag) keeps all keys on one node, because a script may touch no others. Redis Cluster is refused all the same
-//! (`check`).
+//! The hazard: people delete all keys with the name of a shard. So its led mark is in the marker's hash: if that is
+//! deleted too, the server counts as one that has forgotten everything. The word in braces (a hash tag) keeps all keys
+//! on one node, because a script may touch no others. Redis Cluster is refused all the same (`documents.lua`).
 
 use super::script;
 use crate::lease::{Session, Shard};
@@ -20,7 +19,7 @@ use crate::store::Page;
 use crate::store::lease_store::documents::{Content, Found, Key, List, Ours, Part, Version};
 use redis::Value;
 
-/// The mark after a shard's name. It is not in the alphabet of shards.
+/// After a shard's name, which cannot contain it.
 const MARK: char = '=';
 const STANDBY: &str = "note:standby:";
 
@@ -74,7 +73,6 @@ impl Names {
         }
     }
 
-    /// None for the key of anything else.
     pub fn listed(&self, list: List<'_>, key: &str) -> Option<(Shard, Part)> {
         let own = key.strip_prefix(&self.key(""))?;
         // A shard's name may have colons in it.

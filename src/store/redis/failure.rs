@@ -1,5 +1,5 @@
-//! What a failed request means: unknown once its first byte may have been sent, unless the server itself says that it
-//! turned the request away. Servers repeat what they received; some of them repeat a password.
+//! What a failed request means: unknown once its first byte may have been sent, unless the server says that it turned
+//! the request away. The hazard: some servers repeat what they received, even a password.
 
 use super::address::Login;
 use super::connection::Server;
@@ -9,10 +9,10 @@ use crate::store::error::{in_short, innermost};
 use redis::{ErrorKind, RedisError};
 use std::time::Duration;
 
-/// What a request ends with that has no answer in time. No error of a socket is of this kind.
+/// The error of a request without an answer in time. No error of a socket has this kind.
 pub const SILENCE: (ErrorKind, &str) = (ErrorKind::Client, "no answer in time");
 
-/// The error of a request, or, unless `is_sent`, of the login before it: then nothing was applied.
+/// The error of a request; unless `is_sent`, of the login before it, so that nothing was applied.
 pub fn explain(server: &Server, timeout: Duration, error: &RedisError, is_sent: bool) -> StoreError {
     let Server { name: place, login, .. } = server;
     if let Some(code) = error.code() {
@@ -24,7 +24,7 @@ pub fn explain(server: &Server, timeout: Duration, error: &RedisError, is_sent: 
         ErrorKind::Client => format!("cannot reach {place}: no answer within {}", show(timeout)),
         _ => {
             let mut why = innermost(error);
-            // With TLS 1.3, a server looks at certificates after the handshake, or later.
+            // With TLS 1.3, a server may look at our certificate after the handshake.
             if why.contains("CertificateRequired") || why.contains("certificate required") {
                 why += ": it asks for a certificate: add cert=FILE and key=FILE to the store URL";
             }
@@ -39,13 +39,13 @@ pub fn explain(server: &Server, timeout: Duration, error: &RedisError, is_sent: 
 }
 
 impl Login {
-    /// `text` without our password, without the text that follows it, on one line.
+    /// `text` on one line, without our password and what servers add to their messages.
     fn conceal(&self, text: &str) -> String {
         // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
         let text = text.split(", with args beginning").next().unwrap_or_default();
         // "... used memory > 'maxmemory'. script: HASH, on @user_script:15."
         let text = text.split(" script: ").next().unwrap_or_default();
-        // Hidden before the text is cut: a cut might leave a part of the password that would not be recognised.
+        // Hidden before the text is cut, which might leave a part of the password.
         match &self.password {
             Some(password) => in_short(&text.replace(password.expose(), "(secret)")),
             None => in_short(text),
@@ -60,11 +60,11 @@ impl Login {
 fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
     let user = login.name();
     match code {
-        // Long commands are turned away in other words.
+        // Long commands are turned away as "unauthenticated".
         _ if code == "NOAUTH" || said.contains("unauthenticated") => StoreError::denied(format!(
             "{place} asks for a password: write it into the store URL, as in redis://USER:PASSWORD@HOST"
         )),
-        // Servers before version 6 have no code for it.
+        // Servers before version 6 have no code for this.
         _ if code == "WRONGPASS" || said.contains("invalid password") => StoreError::denied(format!(
             "{place} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL"
         )),

@@ -5,10 +5,10 @@
 //! - A key that never expires would be held for ever if its holder died. So it is refused.
 //! - A key that was gone, and is taken again until our tree is dead, has another value than one that was held all the
 //!   time.
-//! - A request may arrive late, when the same candidate leads again: then giving the key back would free it under a tree
-//!   that runs. So the value names the term too, and a request of an earlier leadership changes nothing.
+//! - A request may arrive late, when the same candidate leads again, and would free the key under a tree that runs. So
+//!   the value names the term too, and a request of an earlier leadership changes nothing.
 //!
-//! What no script can see: whether another program that lost the key has stopped. That is its own affair.
+//! Whether another program that lost the key has stopped, no script can see.
 
 use super::connection::Client;
 use super::script::{self, Script};
@@ -25,14 +25,14 @@ use std::time::Duration;
 
 const MOST_BYTES: usize = 512;
 
-/// How the lock of MapleFile ends, and the key beside it where its holder describes itself.
+/// The ends of MapleFile's keys: the lock, and beside it what its holder says of itself.
 const LOCK_ENDS: &str = ":leader:lock";
 const INFO_ENDS: &str = ":leader:info";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     pub key: String,
-    /// Where its holder describes itself, in JSON.
+    /// Where the holder describes itself, in JSON.
     pub info: Option<String>,
 }
 
@@ -55,14 +55,13 @@ impl Keys {
         std::iter::once(&self.key).chain(&self.info).map(String::as_str).collect()
     }
 
-    /// `expires_in`: None if it never expires.
     fn holder(&self, value: &str, info: &str, expires_in: Option<Duration>) -> Holder {
-        // A record that is not of this holder was left by another one.
+        // An earlier holder may have left the record.
         let info = serde_json::from_str::<Info>(info).unwrap_or_default();
         let info = if info.is_of(value) { info } else { Info::default() };
         let name = in_short(info.instance_id.as_deref().unwrap_or(value));
         let time = |text: Option<String>| text.as_deref().and_then(millis_of_rfc3339);
-        // By its own clock: for people.
+        // By the holder's clock, so only for people.
         let renewed_ago =
             time(info.last_heartbeat).map(|at| Duration::from_millis(wall_clock_millis().saturating_sub(at)));
         Holder {
@@ -83,7 +82,7 @@ struct Info {
     hostname: Option<String>,
     started_at: Option<String>,
     last_heartbeat: Option<String>,
-    /// In our own records: what the value of the key begins with.
+    /// In our own records: the beginning of the key's value.
     session: Option<String>,
 }
 
@@ -170,7 +169,7 @@ impl ForeignLock for LockKey {
 
     async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
         for key in self.keys.names() {
-            // Never done: the two conditions contradict each other. But the server looks at permissions first.
+            // The two conditions exclude each other, so nothing is written. But the server checks permissions first.
             match self.client.request(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await {
                 Err(error) if error.kind == ErrorKind::Denied => return Err(error),
                 Ok(_) | Err(_) => {}

@@ -1,8 +1,7 @@
-//! The scripts. Each decides by what it reads, and writes, at one instant in the server.
+//! The scripts. Each reads, decides and writes at one instant in the server.
 //!
-//! A script is sent whole on a new connection, which may lead to a server that does not know it, and by its hash from
-//! then on. If a renewal first had to learn that the server does not know its script, it would come too late where
-//! round trips are slow.
+//! A new connection may lead to a server that does not know the script. So the script is sent whole first, and then by
+//! its hash: a renewal that first learns that its script is unknown may come too late.
 
 use super::connection::{Client, Exchange};
 use crate::store::{ErrorKind, StoreError};
@@ -23,7 +22,7 @@ impl Script {
         Self { code, hash: redis::Script::new(code).get_hash().to_owned() }
     }
 
-    /// With `replicas`, what is done counts only when so many of them have confirmed it.
+    /// With `replicas`, what is done counts only once that many have confirmed it.
     pub async fn run(
         &self,
         client: &Client,
@@ -48,7 +47,7 @@ impl Script {
             // Zero would mean for ever.
             let most = whole_millis(left * 3 / 4).max(1);
             let confirmed = exchange.ask(cmd("WAIT").arg(replicas).arg(most)).await;
-            // The script was applied, whatever this error says.
+            // The script was applied, so this error is `Unknown`.
             let confirmed = confirmed.map_err(|error| StoreError::unknown(exchange.explain(&error).message))?;
             let confirmed = from_redis_value(confirmed).unwrap_or(0);
             if confirmed < replicas {
@@ -77,7 +76,7 @@ pub fn not_understood(place: &str) -> StoreError {
     StoreError::unknown(format!("cannot understand the answer of {place}"))
 }
 
-/// A word of an answer. Values of other programs may not be text.
+/// Values of other programs may not be text.
 pub fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),

@@ -1,7 +1,7 @@
 //! Asks Sentinels where the master is.
 //!
-//! The hazard: a Sentinel that was cut off goes on naming the old master. So all Sentinels are asked at once, and among
-//! those that answer in time, the one counts that has seen the latest failover.
+//! The hazard: a Sentinel that was cut off goes on naming the old master. So all are asked at once, and of those that
+//! answer in time, the one that has seen the latest failover counts.
 
 use super::address::Login;
 use super::connection::{Client, Server};
@@ -21,7 +21,7 @@ struct Sighting {
     epoch: u64,
 }
 
-/// The caller must bound the time: nothing here does if no Sentinel answers.
+/// The caller must bound the time.
 pub async fn find(client: &Client, sentinels: &[Place], master: &str, login: &Login) -> Result<Place, StoreError> {
     let mut asked: FuturesUnordered<_> =
         sentinels.iter().map(|sentinel| ask(client, sentinel, master, login)).collect();

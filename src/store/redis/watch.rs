@@ -1,7 +1,7 @@
 //! A standby's subscription to the channels on which changes of its shards are announced.
 //!
-//! The hazard: messages that nobody reads pile up. So a subscription lives only while a standby waits, and
-//! from one wait to the next; a leader has none. It ends if more messages arrive than its allowance permits.
+//! The hazard: messages that nobody reads pile up. So only a standby has a subscription, and it ends if more messages
+//! arrive than its allowance permits.
 
 use super::Hashes;
 use super::address::Login;
@@ -44,13 +44,12 @@ impl Subscription {
         Ok(Self { channels: channels.to_vec(), messages, allowance })
     }
 
-    /// Waits for a message. False: the connection has ended.
+    /// False: the connection has ended.
     async fn hears(&mut self) -> bool {
         self.allowance.begin_again();
         self.messages.next().await.is_some()
     }
 
-    /// If the connection has ended, the next wait finds out.
     fn catch_up(&mut self) {
         while self.hears().now_or_never() == Some(true) {}
     }
@@ -60,14 +59,14 @@ impl Hashes {
     /// As [`Documents::watch`]. One connection serves all keys.
     pub(super) async fn follow(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let channels: Vec<String> = keys.iter().map(|&key| self.names.channel(key)).collect();
-        // Dropped with this future, if the caller cancels the wait.
+        // Taken, so that it is dropped if the caller cancels the wait.
         let kept = self.subscription.lock().take().filter(|subscription| subscription.channels == channels);
         let mut subscription = match kept {
             Some(subscription) => subscription,
             None => Subscription::begin(&self.client, &channels).await?,
         };
         loop {
-            // What has been heard up to now is in what this shows.
+            // What was announced up to now is in the documents that are read next.
             subscription.catch_up();
             for (index, found) in self.get(keys, false).await?.into_iter().enumerate() {
                 if each(index, found).is_break() {

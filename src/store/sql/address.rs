@@ -1,7 +1,5 @@
-//! Reads `postgres://`, `mysql://` and `mariadb://` URLs as the servers' own clients read them, and what these find
-//! elsewhere: PGUSER and PGPASSWORD, MYSQL_PWD, the name of the user.
-//!
-//! The hazard: a URL may hold a password, and messages show what a user mistyped. No message here repeats a value.
+//! Reads `postgres://`, `mysql://` and `mariadb://` URLs as the servers' own clients do, and what those find elsewhere:
+//! PGUSER and PGPASSWORD, MYSQL_PWD, the name of the user. A URL may hold a password, so no message repeats a value.
 
 use super::dialect::{Dialect, Words};
 use crate::store::StoreError;
@@ -14,11 +12,11 @@ use std::path::Path;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub dialect: Dialect,
-    /// Not empty. The places are tried in this order, until one accepts writes.
+    /// Not empty. Tried in this order, until one accepts writes.
     pub places: Vec<Place>,
-    /// None: as the environment has it.
+    /// None: that of the environment.
     pub user: Option<String>,
-    /// None: as the environment has it.
+    /// None: that of the environment.
     pub password: Option<Secret>,
     pub database: String,
     pub schema: String,
@@ -26,7 +24,6 @@ pub struct Address {
     /// PostgreSQL's session advisory lock that is held in addition to the lease.
     pub advisory_lock: Option<i64>,
     pub tls_mode: TlsMode,
-    /// Boxed, because it is large and mostly empty.
     pub tls_files: Box<TlsFiles>,
     pub application_name: String,
 }
@@ -90,7 +87,6 @@ impl Address {
     }
 }
 
-/// A variable of the environment. None if it is empty, or has no name.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !name.is_empty() && !value.is_empty())
 }
@@ -136,13 +132,13 @@ fn tls(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<(TlsMode, TlsFiles), 
     let files = url.take_tls_files(tls_files)?;
     // libpq's word for the authorities that the system trusts.
     if dialect == Dialect::Postgres && files.ca.as_deref() == Some(Path::new("system")) {
-        // Every user can get such a certificate, so the check is pointless without the name in it.
+        // Anybody can get such a certificate, so the check is pointless without the name.
         if !matches!(mode, None | Some(TlsMode::VerifyFull)) {
             return Err("sslrootcert=system of postgres:// wants sslmode=verify-full".to_owned());
         }
         return Ok((TlsMode::VerifyFull, TlsFiles { ca: None, ..files }));
     }
-    // As MySQL's clients do: a user who names an authority wants the certificate to be checked by it.
+    // As in MySQL's clients, to name an authority is to want the check.
     let asks = dialect == Dialect::MySql && files.ca.is_some();
     Ok((mode.unwrap_or(if asks { TlsMode::VerifyCa } else { TlsMode::Prefer }), files))
 }

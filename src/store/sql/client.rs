@@ -5,10 +5,10 @@
 //!
 //! - A connection may be dead without any sign of it. So when it is dropped, its socket is closed at once, and no
 //!   request waits for an answer any more.
-//! - A statement that no request waits for may go on in the server, behind a row that is locked. So the server must
-//!   give up too: a client sets timeouts of the server's.
-//! - The other side may be a pooler or a proxy, which gives each transaction another session, with other settings. So
-//!   no request relies on what an earlier one left behind in the session.
+//! - A statement that no request waits for may go on in the server, behind a row that is locked. So a client sets
+//!   timeouts in the server too.
+//! - A pooler or a proxy gives each transaction another session, with other settings. So no request relies on what an
+//!   earlier one left in the session.
 
 use super::failure::{Failure, Site};
 use super::server::Server;
@@ -21,14 +21,13 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::timeout;
 
-/// The values of a row, each as the server writes it. None is NULL.
+/// The values of a row, as the server writes them. None is NULL.
 pub type Cells = Vec<Option<String>>;
 
 pub fn value(rows: &[Cells], column: usize) -> &str {
     rows.first().and_then(|row| row.get(column)?.as_deref()).unwrap_or_default()
 }
 
-/// Whether the first row says that a condition holds.
 pub fn is_true(rows: &[Cells], column: usize) -> bool {
     ["t", "1"].contains(&value(rows, column))
 }
@@ -36,7 +35,7 @@ pub fn is_true(rows: &[Cells], column: usize) -> bool {
 pub struct News {
     /// The names of shards whose documents were written. None where the server tells nobody.
     pub inbox: Option<Receiver<Arc<str>>>,
-    /// After this time without any, a standby looks.
+    /// A standby looks after this time without news.
     pub patience: Duration,
 }
 
@@ -49,7 +48,7 @@ impl News {
             loop {
                 match inbox.recv().await {
                     Ok(shard) if shards.iter().all(|of| **of != *shard) => {}
-                    // If some were lost, there were more than the inbox holds.
+                    // Lagged: more came than the inbox holds.
                     Ok(_) | Err(RecvError::Lagged(_)) => return true,
                     Err(RecvError::Closed) => return false,
                 }
@@ -59,16 +58,13 @@ impl News {
     }
 }
 
-/// A connection to a server, with all that was found out about it. It ends when it is dropped.
+/// A connection to a server. It ends when it is dropped.
 #[async_trait::async_trait]
 pub trait Connection: Send + Sync + Sized + 'static {
     /// Whether several requests can be under way on it. A server answers them one after another.
     const TAKES_SEVERAL: bool;
 
-    /// Logs in, and asks what is on the other side.
-    ///
-    /// # Errors
-    /// In one line. No request was sent.
+    /// Logs in, and asks what kind of server it is. An error means that no request was sent.
     async fn begin(server: &Server<Self>, site: Site, place: &Place, socket: Socket) -> Result<Self, StoreError>;
 
     /// False once it is known to have ended.
@@ -76,13 +72,13 @@ pub trait Connection: Send + Sync + Sized + 'static {
         true
     }
 
-    /// Whether it has begun to listen. Such a connection is kept, and another one dropped.
+    /// Whether it has begun to listen. Such a connection is kept rather than another one.
     fn listens(&self) -> bool {
         false
     }
 
-    /// Sends statements as one transaction, in one round trip. The first failure ends the rest. Returns the rows of the
-    /// last one that has some.
+    /// Sends statements as one transaction, in one round trip. The first failure ends it. Returns the rows of the last
+    /// statement that has some.
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure>;
 
     /// A change after this is heard.

@@ -5,7 +5,7 @@ use crate::store::tls;
 use crate::store::tls_mode::TlsMode;
 use std::fmt::Write as _;
 
-/// Names that need no quotes in PostgreSQL. Its reserved words (table "user", schema "all") need them.
+/// Names that need no quotes in PostgreSQL, unlike its reserved words (table "user", schema "all").
 const PLAIN: [&str; 2] = ["public", "leaderrun"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,9 @@ pub struct Words {
     pub default_socket: &'static str,
     /// The option that names the socket, or in PostgreSQL its directory.
     pub socket: &'static str,
-    /// A longer name of PostgreSQL is cut off, so two of them may become one.
+    /// PostgreSQL cuts a longer name off, so two of them may become one.
     pub longest_name: usize,
-    /// Variables of the environment. Empty where there is none.
+    /// Environment variables. Empty where there is none.
     pub user: &'static str,
     pub password: &'static str,
     pub tls_mode: &'static str,
@@ -37,7 +37,7 @@ pub struct Words {
     /// How users may show who they are.
     pub logins: &'static str,
     pub version: &'static str,
-    /// The server's clock when it received the request (PostgreSQL) or began with the statement (MySQL).
+    /// The server's time when it received the request (PostgreSQL) or began the statement (MySQL).
     pub now: &'static str,
     /// The incarnation, of a row of [`Statements::context`](super::statements::Statements).
     pub incarnation: &'static str,
@@ -123,7 +123,7 @@ impl Dialect {
         }
     }
 
-    /// A text as a literal that means the same under all settings of the server.
+    /// A literal that means the same under all settings of the server.
     pub fn literal(self, text: &str) -> String {
         match self {
             Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
@@ -138,7 +138,7 @@ impl Dialect {
         }
     }
 
-    /// A name, which nothing ends early. Without quotes where it certainly needs none.
+    /// A name, without quotes where it certainly needs none.
     pub fn quoted(self, name: &str) -> String {
         match self {
             Self::Postgres if PLAIN.contains(&name) => name.to_owned(),

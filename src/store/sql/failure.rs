@@ -1,7 +1,7 @@
 //! What a failed request means.
 //!
-//! While a connection is being made, no request was sent. After that, only an error that the server reports of a
-//! statement shows that its transaction was rolled back. A session that was ended may have committed before.
+//! While a connection is being made, no request was sent. After that, only an error that the server reports for a
+//! statement shows that its transaction was rolled back. A session that ended may have committed before.
 
 use super::address::Address;
 use super::dialect::Dialect;
@@ -21,13 +21,13 @@ pub struct Site {
     pub server: String,
     pub user: String,
     pub database: String,
-    /// As SQL has it.
+    /// Quoted.
     pub table: String,
-    /// As SQL has it. Empty where everybody may use it.
+    /// Quoted. Empty where everybody may use it.
     pub schema: String,
 }
 
-/// What a client has instead of an answer.
+/// What a client gets instead of an answer.
 #[derive(Debug)]
 pub enum Trouble {
     Lost(Box<dyn Error + Send + Sync>),
@@ -35,12 +35,11 @@ pub enum Trouble {
     Said {
         code: String,
         message: String,
-        /// With it the session ended, maybe after the transaction was committed.
+        /// The session ended with it, perhaps after the transaction was committed.
         is_final: bool,
     },
-    /// The server wants this method of authentication, which the library does not know.
+    /// The server wants a method of authentication that the library does not know.
     Unproven(String),
-    /// The server is not fit, or what is asked of it.
     Unfit(StoreError),
 }
 
@@ -51,7 +50,6 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// What an error of a server says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     // Of a login.
@@ -64,14 +62,14 @@ pub enum Meaning {
     NoTable,
     NoWrites,
     Locked,
-    /// Another transaction was faster: asked again, it may succeed at once.
+    /// Another transaction was faster. A repeated request may succeed at once.
     Overtaken,
     Passing,
-    /// What was to be made is there.
+    /// What the statement creates exists.
     IsThere,
-    /// What has to stay was not deleted.
+    /// The trigger forbade a DELETE.
     Kept,
-    /// The table has other columns than ours, or takes other values.
+    /// The table has other columns, or takes other values, than ours.
     AnotherTable,
     // Of a transaction that may have been committed.
     Lost,
@@ -109,7 +107,7 @@ impl Site {
         })
     }
 
-    /// The failure of a request. Its last statement commits it.
+    /// The failure of a request, whose last statement commits it.
     pub fn unanswered(&self, trouble: Trouble) -> Failure {
         let (meaning, message) = match trouble {
             Trouble::Lost(error) => {
@@ -214,7 +212,7 @@ impl Site {
         StoreError::misconfigured(format!("{server} does not speak TLS: turn TLS on, or do without it with {mode}"))
     }
 
-    /// The error of a question that is asked while a connection is being made: no request was sent yet.
+    /// The error of a statement that is a part of connecting: no request was sent yet.
     pub fn unusable(&self, failure: &Failure) -> StoreError {
         StoreError::not_applied(format!("cannot use {}: {}", self.server, failure.error))
     }
@@ -256,7 +254,7 @@ fn of_a_transaction(dialect: Dialect, code: &str) -> Meaning {
             code => match code.get(..2) {
                 // Out of room, shutting down, deadlocked.
                 Some("40" | "53" | "54" | "55" | "57" | "58" | "XX") => Meaning::Passing,
-                // Of its columns, keys, checks, triggers, or a view in its place.
+                // The table's columns, keys, checks, triggers, or a view in its place.
                 Some("0A" | "21" | "22" | "23" | "27" | "42" | "44" | "P0") => Meaning::AnotherTable,
                 // A pooler has codes of its own, as for a server that it has lost.
                 _ => Meaning::Unknown,
@@ -279,8 +277,7 @@ fn of_a_transaction(dialect: Dialect, code: &str) -> Meaning {
             number if ANOTHER_TABLE.contains(&number) => Meaning::AnotherTable,
             // The server ends the session, or the statement was killed: shutdown, KILL, idle for too long, bad packets.
             1053 | 1152..=1161 | 1180 | 1184 | 1317 | 1927 | 4031 => Meaning::Lost,
-            // A proxy has codes of its own, and what it did with the statement before is not known. Nor is what a
-            // later version of the server means.
+            // Codes of a proxy, which may have passed the statement on, or of a later version of the server.
             _ => Meaning::Unknown,
         },
     }

@@ -4,8 +4,8 @@
 //!
 //! - The library cannot go on after a request that was given up in the middle. So one request uses a connection at a
 //!   time, and if it is given up, the connection is closed.
-//! - A request that failed in the middle leaves its transaction open, and what it wrote would be committed with the
-//!   next one. So each request begins with the end of the one before.
+//! - A request that failed in the middle leaves its transaction open, and the next one would commit what it wrote. So
+//!   each request begins with a ROLLBACK.
 
 mod relay;
 
@@ -29,13 +29,13 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-/// From one look of a standby to the next: MySQL notifies nobody.
+/// How often a standby looks, because MySQL has no notifications.
 const POLL: Duration = Duration::from_millis(500);
-/// The server ends a session that was silent for so many seconds: our host may be gone without a sign.
+/// After this silence, in seconds, the server ends a session: our host may be gone.
 const IDLE: u64 = 120;
-/// An answer has fewer rows: what is short in a packet takes more memory here.
+/// More than an answer has: short rows take more memory here than in a packet.
 const MOST_ROWS: usize = 2 * LIST_PAGE;
-/// The longest packet, and the server's own bound on an idle session: the library would ask for both.
+/// Set, like `wait_timeout`, because the library would ask the server for both.
 const LONGEST_PACKET: usize = 1 << 24;
 
 pub fn open(address: &Address, request_timeout: Duration) -> Result<Rows<Connection>, StoreError> {
@@ -45,7 +45,7 @@ pub fn open(address: &Address, request_timeout: Duration) -> Result<Rows<Connect
 type Relay = Pin<Box<dyn Future<Output = Trouble> + Send + Sync>>;
 
 pub struct Connection {
-    /// The library, and what passes on what it sends while a request is under way.
+    /// The library, and what passes its bytes on while a request is under way.
     client: Mutex<(Conn, Relay)>,
     site: Site,
 }
@@ -90,7 +90,7 @@ impl client::Connection for Connection {
 }
 
 impl Connection {
-    /// Without transactions a lease may be lost in a crash, and other nodes of a cluster do not have it.
+    /// Refuses tables without transactions: a crash may lose a lease, and other nodes of a cluster do not have it.
     async fn greet(&self, server: &Server<Self>) -> Result<(), StoreError> {
         // The server counts in whole seconds.
         let patience = patience(server.bound).as_secs().max(1);
@@ -138,7 +138,7 @@ async fn passing<T>(relay: &mut Relay, work: impl Future<Output = Result<T, Trou
         biased;
         done = &mut work => done,
         end = relay => match (end, work.await) {
-            // The server said this, and left.
+            // The server answered, and closed the connection.
             (Trouble::Lost(_), done @ (Ok(_) | Err(Trouble::Said { .. }))) => done,
             (end, _) => Err(end),
         },
@@ -157,12 +157,12 @@ async fn answers(library: &mut Conn, statements: &str) -> Result<Vec<Cells>, Tro
             rows.push(cells(row));
         }
     }
-    // Nothing is left, unless it is the failure of a later statement.
+    // A later statement may have failed.
     answer.next().await?;
     Ok(rows)
 }
 
-/// The values of a row. The server sends each of them as text.
+/// The server sends each value as text.
 fn cells(row: Row) -> Cells {
     let cell =
         |value| if let Value::Bytes(bytes) = value { Some(String::from_utf8_lossy(&bytes).into_owned()) } else { None };
@@ -173,7 +173,7 @@ impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         match error {
             Error::Server(said) => Self::Said { code: said.code.to_string(), message: said.message, is_final: false },
-            // The library's own socket fails only where ours has. All else is what it cannot read.
+            // The library's socket fails only after ours. All other errors mean that it cannot read an answer.
             Error::Io(IoError::Io(error)) => match error.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
                     error.into()

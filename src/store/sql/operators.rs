@@ -14,7 +14,7 @@ pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, S
     let Site { server: name, database, table, .. } = &server.site;
     let what = format!("table {table} in database {database} of {name}");
     let connection = server.connect(server.deadline()).await?;
-    // MySQL does not tell a user without rights whether the table is there.
+    // MySQL does not tell a user without rights whether the table exists.
     let hides = server.statements.dialect == Dialect::MySql;
     let is_new = match server.tell(&connection, &format!("SELECT {NAMES} FROM {table} LIMIT 0")).await {
         Ok(_) => false,
@@ -38,14 +38,14 @@ pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, S
     Ok(vec![made, guarded, format!("each candidate needs: {}", server.site.grant("..."))])
 }
 
-/// False if another process has just made it.
+/// False if another process was faster.
 async fn make_table<C: Connection>(server: &Server<C>, connection: &C) -> Result<bool, StoreError> {
     let Site { server: name, user, .. } = &server.site;
     for (statements, needs) in server.statements.creations() {
         match server.tell(connection, &statements).await {
             Ok(_) => return Ok(true),
             Err(Failure { meaning: Meaning::IsThere, .. }) => return Ok(false),
-            // There is no such schema.
+            // The schema is missing.
             Err(Failure { meaning: Meaning::NoTable, .. }) => {}
             Err(Failure { error, .. }) if error.kind == ErrorKind::Denied => {
                 return Err(StoreError::denied(format!(
@@ -75,7 +75,7 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
         Some(needs) => Finding::bad(format!("{name} is version {version}: leaderrun needs {needs}, or newer")),
         None => Finding::good(format!("{name} is version {version}, lets in user {user} and accepts writes")),
     }];
-    // The trial of documents makes one and deletes it, and says what else is wrong.
+    // The trial of documents tries INSERT and DELETE, and says what else is wrong.
     let update = format!("UPDATE {table} SET sequence = 0 WHERE shard = '' AND part = ''");
     match server.tell(&connection, &update).await {
         Err(Failure { meaning: Meaning::Denied, error }) => {
@@ -101,14 +101,14 @@ pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
             "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl store \
              init, by who may, prevents it",
         )),
-        // The trial of documents has told that this user may not delete.
+        // The trial of documents has reported that this user may not delete.
         Err(error) if error.kind == ErrorKind::Denied => {}
         Err(error) => return Err(error),
     }
     Ok(findings)
 }
 
-/// Conditions in SQL that a server should meet, and the finding of each that it does not.
+/// SQL conditions that a server should meet, each with the finding if it does not.
 fn conditions(statements: &Statements) -> Vec<(String, Finding)> {
     let Statements { table, is_table, .. } = statements;
     match statements.dialect {

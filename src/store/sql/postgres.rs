@@ -2,12 +2,12 @@
 //!
 //! The hazards:
 //!
-//! - A server that does not wait for its disk may forget what it confirmed, and one behind a pooler forgets settings.
-//!   So each request begins with settings for its own transaction.
+//! - A server that does not wait for its disk may forget what it confirmed, and a pooler forgets settings. So each
+//!   request begins with settings for its own transaction.
 //! - A commit may be confirmed although no synchronous standby has it, because a user cancelled the wait. Only a
 //!   warning says so. So this answer counts as unknown, and so do all later ones on the connection.
-//! - LISTEN and an advisory lock need a session of their own. So they are used only where the connection has proven to
-//!   have one.
+//! - LISTEN and an advisory lock need a session of their own. So they are used only where the connection has one for
+//!   certain.
 
 mod advisory;
 mod watch;
@@ -43,16 +43,16 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use watch::POLL;
 
-/// The most notifications that wait to be read. If there are more, they count as news for every shard.
+/// The most unread notifications. If there are more, they count as news for every shard.
 const INBOX: usize = 64;
 
-/// The timeline of the server's log. A standby does not tell it, so it answers none of our requests.
+/// The timeline of the server's log. A standby does not tell it, and then every request there fails.
 const TIMELINE: &str = "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)";
-/// What warns in the server that a wait for a synchronous standby was cancelled. The text is in the server's language.
+/// The routine that warns of a cancelled wait for a synchronous standby. Its text is in the server's language.
 const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
-/// In its place where the server has another log, or does not let every user see it.
+/// In place of the timeline, where the server has another log or does not show it to every user.
 const NO_TIMELINE: &str = "'-'";
-/// What such a server answers: that it does not support this, knows no such function, or denies it.
+/// The errors of such a server: not supported, no such function, denied.
 const TIMELINE_ERRORS: [&str; 3] = ["0A000", "42883", "42501"];
 
 pub fn open(address: &Address, request_timeout: Duration) -> Result<Rows<Connection>, StoreError> {
@@ -65,18 +65,17 @@ pub struct Connection {
     client: Client,
     allowance: Allowance,
     site: Site,
-    /// Ends with the connection. Otherwise it would wait for answers that nobody wants, for ever on a dead one.
+    /// Ends with the connection, or it would wait for answers for ever if that is dead.
     _task: JoinSet<()>,
     /// A commit on it may be on no standby.
     is_alone: Arc<AtomicBool>,
     /// Closed with the connection.
     inbox: broadcast::WeakSender<Arc<str>>,
     descriptor: OwnedFd,
-    /// The server sees our own socket: there is no pooler in between.
+    /// The server sees our own socket, so there is no pooler in between.
     direct: bool,
     /// Whether notifications arrive, once LISTEN was sent. None where that is not certain.
     hears: OnceCell<Option<bool>>,
-    /// The settings with which a request begins.
     settings: String,
     has_timeline: bool,
 }
@@ -115,7 +114,6 @@ impl client::Connection for Connection {
             while let Some(Ok(message)) = poll_fn(|context| driver.poll_message(context)).await {
                 match message {
                     AsyncMessage::Notification(notice) if notice.channel() == channel => {
-                        // An error means that nobody listens.
                         let _ = news.send(notice.payload().into());
                     }
                     AsyncMessage::Notice(notice) if notice.routine() == Some(STANDBY_WAIT) => {
@@ -233,7 +231,7 @@ impl Connection {
         Ok(rows)
     }
 
-    /// They end with the connection.
+    /// Closed with the connection.
     fn inbox(&self) -> broadcast::Receiver<Arc<str>> {
         self.inbox.upgrade().map_or_else(|| broadcast::channel(1).1, |news| news.subscribe())
     }
@@ -272,7 +270,7 @@ fn unconnected(site: &Site, error: Error) -> StoreError {
     }
 }
 
-/// The file from which psql reads passwords, if there is one.
+/// The file from which psql would read passwords, if it exists.
 fn password_file() -> Option<PathBuf> {
     let usual = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass"));
     std::env::var_os("PGPASSFILE").map(PathBuf::from).or_else(usual).filter(|file| file.exists())

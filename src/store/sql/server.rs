@@ -2,15 +2,13 @@
 //!
 //! The hazards:
 //!
-//! - A connection that hangs must not hold up the next request. The server answers the requests on one connection one
-//!   after another, so silence means nothing here. So while a request is under way, the next one takes a connection of
-//!   its own.
-//! - A slow connection is not one that hangs, and to make another one takes several round trips. So where a connection
-//!   takes several requests, the next one is sent twice: behind the others on the kept connection, and over a new one.
-//!   For the same reason such a connection is kept when a caller gives up a request on it: a note of a few requests may
-//!   take longer than a renewal may.
+//! - A connection that hangs must not hold up the next request. The server answers requests on one connection in order,
+//!   so silence proves nothing. So while a request is under way, the next one takes a connection of its own.
+//! - But a slow connection does not hang, and a new one takes several round trips. So where a connection takes several
+//!   requests, the next one is sent twice: behind the others on the kept connection, and over a new one. For the same
+//!   reason such a connection is kept when a caller gives up a request on it.
 //! - A connection may have ended unnoticed. Then the request is sent once more: see `kept_connection`.
-//! - A host may be a replica, or become one, or be silent. The next attempt then begins with another host.
+//! - A host may be a replica, or become one, or be silent. Then the next attempt begins with another host.
 
 use super::address::Address;
 use super::client::{Cells, Connection};
@@ -30,11 +28,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How long a request waits for its answer behind another one, before it also makes a new connection.
+/// How long a request waits for its answer behind others, before it also takes a new connection.
 const HEAD_START: Duration = Duration::from_millis(20);
-/// The most connections beside the kept one: a server has few, and the trial of a check asks much at once.
+/// The most connections beside the kept one. A server allows few, and the trial of `store check` sends much at once.
 const MOST_BESIDE: usize = 8;
-/// How often a request that another transaction overtook is made again.
+/// How often a request that another transaction overtook is repeated.
 const MOST_OVERTAKEN: usize = 4;
 
 pub struct Server<C: Connection> {
@@ -42,22 +40,22 @@ pub struct Server<C: Connection> {
     pub site: Site,
     pub statements: Statements,
     pub tls: Arc<ClientConfig>,
-    /// A notification has arrived where there may be a pooler.
+    /// A notification has arrived, perhaps through a pooler.
     pub notifies: AtomicBool,
-    /// It was reported that none arrives.
+    /// The warning that none arrives was given.
     pub warned: AtomicBool,
     preferred: AtomicUsize,
-    /// The most time for one request, including its connection.
+    /// The most time for a request, including its connection.
     pub bound: Duration,
     beside: Semaphore,
     kept: Kept<Shared<C>>,
 }
 
-/// A connection. Its server answers one request after another, so what was asked before the last answer is over.
+/// A connection, whose server answers requests in order.
 pub struct Shared<C> {
     pub connection: C,
     asked: AtomicUsize,
-    /// Which of them was the last to be answered.
+    /// The number of the last request that was answered.
     answered: AtomicUsize,
 }
 
@@ -121,7 +119,7 @@ impl<C: Connection> Server<C> {
         let socket = socket.map_err(|_| silent("no answer in time".to_owned()))?;
         let socket = socket.map_err(|error| site.unreachable(&error))?;
         let begun = timeout_at(deadline, C::begin(self, site.clone(), place, socket)).await;
-        // Many servers wait for the client to speak their protocol.
+        // Servers of many other kinds wait for the client to speak first.
         begun.map_err(|_| silent(format!("no answer in time: is it {kind}?")))?
     }
 
@@ -133,7 +131,7 @@ impl<C: Connection> Server<C> {
     }
 
     async fn kept(&self) -> Option<Arc<Shared<C>>> {
-        // Lets the connection's task be woken and run, so that it sees what has arrived since, such as the end.
+        // Lets the connection's task run, so that it sees what has arrived since, such as the end.
         for _ in 0..2 {
             tokio::task::yield_now().await;
         }
@@ -145,9 +143,9 @@ impl<C: Connection> Server<C> {
         Ok(Arc::new(Shared { connection, asked: AtomicUsize::default(), answered: AtomicUsize::default() }))
     }
 
-    /// Makes a request over a connection, and keeps that if it was answered. After a failure its transaction may be
-    /// open, or its server a standby by now. If the request is given up, a connection that takes several is busy until
-    /// a later answer, and another one is closed.
+    /// Makes a request over a connection, and keeps the connection if it was answered. After a failure its transaction
+    /// may be open, or its server a standby. If the request is given up, a connection that takes several counts as busy
+    /// until a later answer, and one that takes one is closed.
     pub async fn over<T, E>(
         &self,
         shared: &Arc<Shared<C>>,
@@ -168,10 +166,9 @@ impl<C: Connection> Server<C> {
         answer
     }
 
-    /// Sends the statements of a request, which must be safe to apply twice.
-    ///
-    /// A pooler may break off an answer, and what follows on that connection answers something else. So an answer that
-    /// `read` does not understand is the end of the connection.
+    /// Sends the statements of a request, which must be safe to apply twice. A pooler may break off an answer, and what
+    /// follows on that connection answers something else. So an answer that `read` does not understand ends the
+    /// connection.
     pub async fn ask<T>(
         &self,
         statements: &str,
@@ -218,7 +215,7 @@ impl<C: Connection> Server<C> {
         self.over(&shared, request).await
     }
 
-    /// Sends statements over a connection of one's own, outside of an election.
+    /// Sends statements over a connection that the caller alone uses.
     pub async fn tell(&self, connection: &C, statements: &str) -> Result<Vec<Cells>, Failure> {
         self.tell_until(self.deadline(), connection, statements).await
     }

@@ -14,25 +14,25 @@
 //!
 //! - A statement sees the table as it was when the statement began; only the rows that it writes to are the latest. So
 //!   every decision is in the condition of the write, which is checked again once the row is locked. A row that comes
-//!   with a write that was not applied may be older than the one that prevented it.
-//! - The clock is read once, before the statement waits for a row. So what ends by it ends early rather than late, but
-//!   not before its time counted from when the request was sent.
-//! - The server may have lost writes, or the rows come out of a dump. So each answer says in which incarnation of the
-//!   table it was given, and a write applies only in the one in which its writer read.
+//!   with a refused write may be older than the one that prevented it.
+//! - The clock is read once, before the statement waits for a row. So ends come early rather than late, but never before
+//!   the duration has passed since the request was sent.
+//! - The server may have lost writes, or the rows come out of a dump. So each answer names the incarnation of the table,
+//!   and a write applies only in the one in which its writer read.
 //! - A row's values may be anything: another program may have written them, or a user by hand.
 //!
 //! PostgreSQL's incarnation is the timeline of the server's log, which changes after each failover and each recovery
-//! from a backup, and the transaction that wrote the marker first: a row that was restored was written by another one
-//! than it says. So the marker's session says which transaction wrote it, and for which incarnation.
+//! from a backup, and the transaction that first wrote the marker. The marker's session says which transaction wrote it,
+//! and for which incarnation. A restored marker was written by another transaction than it says.
 //!
-//! MySQL's is the server, and the time at which the table was made there: each node of a cluster has a clock of its
-//! own, so it is another one. And it is the write of the marker that another one had made before: the marker's session
-//! says for which it was written, so a renewal here does not count while a candidate elsewhere goes by its own clock. A
-//! dump that is loaded into the table as it stands goes unnoticed.
+//! MySQL's incarnation is the server and the time at which the table was made there, because each node of a cluster has
+//! its own clock; and the write of the marker that another node had made before. The marker's session says for which
+//! node it was written, so a renewal here does not count while a candidate elsewhere goes by its own clock. A dump that
+//! is loaded into the existing table goes unnoticed.
 //!
-//! A request is one transaction, sent at once: the write, and a look at its row. The look shows the latest write that
-//! was committed, or our own. A proxy of MySQL that sends what only reads to a replica leaves a transaction that may
-//! write alone. What a text between quotes means there depends on settings; so texts are hexadecimal.
+//! A request is one transaction, sent at once: the write, and a look at its row, which shows our write or the latest
+//! that was committed. Proxies of MySQL send reads to replicas, but not a transaction that may write. What a quoted text
+//! means in MySQL depends on settings, so texts are hexadecimal there.
 
 use super::address::Address;
 use super::dialect::Dialect;
@@ -55,13 +55,13 @@ const LED: &str = "led";
 const STANDBY: &str = "standby/";
 const SCRATCH: &str = "check/";
 
-/// The longest name of a channel: PostgreSQL cuts longer ones off.
+/// PostgreSQL cuts longer names of channels off.
 const LONGEST_CHANNEL: usize = 63;
-/// MySQL has a number for each server; MariaDB shows its place. (Comments are statements for one of them.)
+/// What identifies a server: MySQL's UUID, MariaDB's place. Each ignores the other's in a comment.
 const SERVER: &str =
     "CONCAT(/*!80000 @@server_uuid, */ /*M!100000 @@server_id, ' ', @@hostname, ':', @@port, @@datadir, */ '')";
 
-/// Some builds of MariaDB do not know this variable.
+/// Read from a table, because some builds of MariaDB do not know the variable.
 pub const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
     WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
 
@@ -83,7 +83,6 @@ impl Spot {
         Self { shard: shard.to_owned(), part }
     }
 
-    /// None for the row of anything else.
     pub fn listed(&self) -> Option<(Shard, Part)> {
         let part = match self.part.as_str() {
             LEASE => Part::Lease,
@@ -96,15 +95,15 @@ impl Spot {
 
 pub struct Statements {
     pub dialect: Dialect,
-    /// Quoted, as the schema and the table are. MySQL's schema is its database.
+    /// Quoted, like schema and table. MySQL's schema is its database.
     database: String,
     pub schema: String,
     pub table: String,
-    /// The condition that a row of pg_class, or a row `i` of the information schema, is of the table.
+    /// The condition that a row of pg_class, or row `i` of the information schema, describes the table.
     pub is_table: String,
-    /// What tells this life of the server and of the table, in SQL.
+    /// SQL for what changes with the server and its table.
     life: String,
-    /// The channel on which changes are announced, where there is such a thing.
+    /// PostgreSQL's channel for changes.
     pub channel: String,
 }
 
@@ -125,7 +124,7 @@ impl Statements {
             Dialect::MySql => {
                 let (database, table) = (dialect.literal(&address.database), dialect.literal(&address.table));
                 let is_table = format!("i.table_schema = {database} AND i.table_name = {table}");
-                // The time that is shown depends on the session's time zone, and this takes it back.
+                // `create_time` is shown in the session's time zone. UNIX_TIMESTAMP undoes that.
                 let life = format!(
                     "LEFT(SHA2(CONCAT({SERVER}, ' ', (SELECT COALESCE(MAX(UNIX_TIMESTAMP(i.create_time)), '') \
                      FROM information_schema.tables AS i WHERE {is_table})), 256), 32)"
@@ -133,7 +132,6 @@ impl Statements {
                 (is_table, life)
             }
         };
-        // A name that is too long is replaced by a hash.
         let whole = format!("leaderrun {}.{}", address.schema, address.table);
         let hashed = || format!("leaderrun {:016x}", fnv1a(whole.bytes()));
         let channel = if whole.len() > LONGEST_CHANNEL { hashed() } else { whole };
@@ -155,7 +153,7 @@ impl Statements {
         )
     }
 
-    /// The columns of the answer to every request but [`Statements::remove`], and one row at least, for the rows `r`.
+    /// The answer to every request but [`Statements::remove`]: at least one row, with the columns of `rows` as `r`.
     fn answer(&self, rows: &str) -> String {
         format!(
             "SELECT i.now, i.incarnation, i.marker, r.shard, r.part, r.version, r.text, r.session, r.term, r.sequence, \
@@ -178,8 +176,8 @@ impl Statements {
         self.answer(&self.rows_at(places))
     }
 
-    /// Writes a row over what was found: it is refused if another version stands there, or in another incarnation; over
-    /// an absence, if anything stands there, or the marker was written again. The answer shows the row.
+    /// Writes a row over what was found. Refused in another incarnation or over another version; over an absence, if
+    /// anything stands there, or the marker was written again. The answer shows the row.
     pub fn put(&self, place: &Spot, version: &str, draft: &Draft<'_>, over: Over<'_>) -> String {
         let (found, judged) = match over {
             Over::Exactly(found) => (found, found.ours()),
@@ -194,7 +192,7 @@ impl Statements {
         let (session, term) = draft.leadership.map_or(("", 0), |of| (of.session.as_str(), of.term.0));
         let term = number(term);
         let session = match (place.part.as_str(), self.dialect) {
-            // With the number of the transaction, as `xmin` will show it.
+            // The number of the transaction, as `xmin` will show it.
             (MARKER, Dialect::Postgres) => "(txid_current() & 4294967295)::text || ' ' || i.incarnation".to_owned(),
             (MARKER, Dialect::MySql) => "@incarnation".to_owned(),
             _ => self.literal(session),
@@ -239,8 +237,8 @@ impl Statements {
                 };
                 format!("{write}; {notice}{}", self.answer(&rows))
             }
-            // What a replica makes of a logged statement must not depend on the replica, so it has values. The first
-            // look has fixed what later ones show, but for rows that they lock.
+            // A replica must make the same of a logged statement, so the statement has values. The first SELECT fixes
+            // what later ones see, except for rows that they lock.
             Dialect::MySql => {
                 let right = format!("CAST(@incarnation AS BINARY) = CAST({incarnation} AS BINARY)");
                 let write = if is_new {
@@ -282,7 +280,7 @@ impl Statements {
     /// In the order of shard and part.
     pub fn list(&self, list: List<'_>, behind: &Spot) -> String {
         let (shard, part) = (self.literal(&behind.shard), self.literal(&behind.part));
-        // By an index, as far as it goes.
+        // The first condition can use an index.
         let begins = |column: &str, with: &str| {
             let (begin, length) = (self.literal(with), with.chars().count());
             format!("{column} >= {begin} AND LEFT({column}, {length}) = {begin}")
@@ -300,11 +298,11 @@ impl Statements {
         format!("{} ORDER BY r.shard, r.part", self.answer(&rows))
     }
 
-    /// What makes the table, and what is needed for that; the first may find that there is no schema.
+    /// Statements that make the table, each with the rights that it needs. The first fails if there is no schema.
     pub fn creations(&self) -> Vec<(String, String)> {
         let Self { database, schema, table, .. } = self;
         match self.dialect {
-            // Half of each page stays empty, so that a renewal finds room for the row's next version beside it.
+            // Half of each page stays empty, so that a renewal finds room for the row's next version.
             Dialect::Postgres => {
                 let creation = format!(
                     "CREATE TABLE {table} (shard text COLLATE \"C\", part text COLLATE \"C\", \
@@ -318,7 +316,7 @@ impl Statements {
                     (with_schema, format!("CREATE ON DATABASE {database}")),
                 ]
             }
-            // Words compare byte by byte, but for spaces at their end.
+            // Texts compare byte by byte, except for spaces at the end.
             Dialect::MySql => vec![(
                 format!(
                     "CREATE TABLE {table} (shard VARCHAR(200) NOT NULL, part VARCHAR(150) NOT NULL, \
@@ -331,7 +329,7 @@ impl Statements {
         }
     }
 
-    /// Shows whether [`Statements::guard`] is in force, or fails by it. It is tried, because only some users are shown a
+    /// Shows whether [`Statements::guard`] is in force, or fails by it. It tries, because only some users can see a
     /// trigger.
     pub fn is_guarded(&self) -> String {
         let table = &self.table;
@@ -342,8 +340,8 @@ impl Statements {
         )
     }
 
-    /// What keeps a user from deleting the marker and led marks; a leader's row until a day after its lease has ended;
-    /// and a shard's row without a leader until its end.
+    /// Forbids to delete the marker and led marks; a leader's row until a day after its lease has ended; and a shard's
+    /// row without a leader until its end.
     pub fn guard(&self) -> String {
         let (table, now) = (&self.table, self.dialect.words().now);
         let stays = |old: &str| {
@@ -369,14 +367,14 @@ impl Statements {
     }
 }
 
-/// The name of what keeps what has to stay from a DELETE.
+/// The name of the rule or trigger.
 const KEEP: &str = "leaderrun_keep";
 const A_DAY_MILLIS: u64 = 24 * 3600 * 1000;
 
 #[derive(Debug)]
 pub struct Row {
     pub now_millis: u64,
-    /// What is not there has this version.
+    /// The version of what is absent.
     pub absence: Version,
     pub place: Option<Spot>,
     pub found: Found,
@@ -405,19 +403,19 @@ fn ours(cells: &[Option<String>], is_led: bool) -> Result<Ours, String> {
     };
     let number = |text: &String, what: &str| text.parse().map_err(|_| format!("its {what} is no number"));
     let (term, sequence) = (number(term, "term")?, number(sequence, "sequence")?);
-    // The session of the marker is something else.
+    // The marker's session is not a session.
     let leads = is_led && !session.is_empty();
     let session = leads.then(|| Session::from_record(session));
     let ends = ends.as_ref().map(|ends| number(ends, "end")).transpose()?;
     Ok(Ours::of(text.clone(), session, term, sequence, ends))
 }
 
-/// The server has 63 bits for it.
+/// The server has 63 bits.
 fn number(number: u64) -> u64 {
     number.min(i64::MAX.unsigned_abs())
 }
 
-/// The server adds the time to it, in 63 bits.
+/// The server adds the time, in 63 bits.
 fn lasting(duration: Duration) -> u64 {
     millis(duration).min(1 << 62)
 }

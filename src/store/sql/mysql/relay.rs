@@ -1,15 +1,15 @@
-//! Between the library and the server: the socket, TLS, and what the library may not see.
+//! Between the library and the server: the socket and TLS.
 //!
-//! The library opens its own sockets, and its own TLS knows fewer modes than ours. So it is given a socket of this
-//! process, and what it says is passed on: during the login packet by packet, because TLS begins in the middle of it,
-//! and then as it is.
+//! The library opens its own sockets, and its TLS knows fewer modes than ours. So it connects to a socket of this
+//! process, and its bytes are passed on: packet by packet during the login, because TLS begins in the middle of it, and
+//! then as they are.
 //!
 //! The hazards:
 //!
-//! - The library takes that socket for a safe one, and sends a password over it in the clear if the server asks for it.
-//!   So where the way to the server is a network without TLS, a login in which the server may ask for it ends.
-//! - Another process may find the socket. Only this one is listened to, and the name is random.
-//! - A server that is none of MySQL's may send anything: a login is short, and every byte is counted (`allowance`).
+//! - The library takes that socket for a safe one, and sends a password in the clear if the server asks for it. So over
+//!   a network without TLS, a login in which the server may ask for it fails.
+//! - Another process may find the socket. So its name is random, and only this process is accepted.
+//! - Another kind of server may send anything. So a login is short, and every byte is counted (`allowance`).
 
 use super::closed;
 use crate::store::StoreError;
@@ -26,12 +26,12 @@ use tokio_rustls::TlsConnector;
 
 const LONGEST: usize = 1 << 16;
 const TLS: u32 = 1 << 11;
-/// The part of a login that a client shows before TLS.
+/// The part of a login that a client sends before TLS.
 const BEFORE_TLS: usize = 32;
 const FAILED: u8 = 255;
 const WELCOME: u8 = 0;
-/// How a packet begins if the server knows the password from an earlier login, or has to see it itself
-/// (`caching_sha2_password`). The library reads no further.
+/// How a packet of `caching_sha2_password` begins if the server knows the password from an earlier login, or has to see
+/// it.
 const KNOWN: [u8; 2] = [1, 3];
 const UNKNOWN: [u8; 2] = [1, 4];
 
@@ -71,7 +71,6 @@ impl Packet {
         self.body.first() == Some(&FAILED)
     }
 
-    /// The same, so many packets later.
     fn later(self, by: u8) -> Self {
         Self { sequence: self.sequence.wrapping_add(by), ..self }
     }
@@ -91,7 +90,7 @@ impl Greeted {
         Ok(Self { stream, greeting, offers_tls, is_remote })
     }
 
-    /// Whether TLS is to be spoken. As the clients do: what does not leave this machine needs none.
+    /// Whether to use TLS. As in MySQL's clients, what does not leave this machine needs none.
     pub fn speaks_tls(&self, mode: TlsMode, site: &Site) -> Result<bool, StoreError> {
         let wants = self.is_remote && mode != TlsMode::Disable && !self.greeting.is_failure();
         if wants && !self.offers_tls && mode != TlsMode::Prefer {
@@ -117,7 +116,7 @@ impl Greeted {
         site: &Site,
     ) -> Result<UnixStream, Trouble> {
         let mut library = door.opened().await?;
-        // The request for TLS is one packet that the library knows nothing of.
+        // The library does not know of the packet that asks for TLS.
         let more = u8::from(tls.is_some());
         self.greeting.write(&mut library).await?;
         if !self.greeting.is_failure() {
@@ -136,7 +135,7 @@ impl Greeted {
             packet.write(&mut library).await?;
             match packet.body.first() {
                 Some(&WELCOME) => return Ok(library),
-                // The library has to answer nothing. What follows a failure is still a part of the login.
+                // The library does not answer these. What follows a failure still belongs to the login.
                 Some(&FAILED) => {}
                 _ if is_known => {}
                 _ => Packet::read(&mut library).await?.later(more).write(&mut self.stream).await?,
@@ -160,7 +159,7 @@ impl Greeted {
     }
 }
 
-/// The error of a login that shows the server a password over a network without TLS, now or another time.
+/// The login would show a password over a network without TLS, now or another time.
 fn exposed(site: &Site) -> StoreError {
     StoreError::misconfigured(format!(
         "{} has to see the password of user {} each time it has forgotten it (caching_sha2_password), and the \
@@ -169,7 +168,7 @@ fn exposed(site: &Site) -> StoreError {
     ))
 }
 
-/// The capabilities in a greeting. None if it is none of MySQL's.
+/// None if the greeting is not MySQL's.
 fn capabilities(greeting: &[u8]) -> Option<u32> {
     let (&version, rest) = greeting.split_first()?;
     let name = rest.iter().position(|&byte| byte == 0).filter(|_| version == 10)?;
@@ -181,7 +180,7 @@ fn capabilities(greeting: &[u8]) -> Option<u32> {
 /// The socket that the library connects to.
 pub struct Door {
     listener: UnixListener,
-    /// As the library wants it: a path that begins with a zero is none in the file system.
+    /// In the abstract namespace: it begins with a zero byte.
     pub path: String,
 }
 

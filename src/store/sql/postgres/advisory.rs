@@ -8,14 +8,13 @@
 //! - A connection may be lost to us and not to the server, which then keeps the lock for nobody. So we remember which
 //!   sessions were ours, and end such a session.
 //! - To end the session that holds the lock frees it, and our tree may live. So a leader ends it only once its next
-//!   session is the first of those that wait for the lock: then the server passes it on. While other programs wait
-//!   before us, it is left alone, and the renewal fails. The server keeps it for a lease, longer than the leadership
-//!   can last without a renewal.
-//! - The session may end while we lead: a restart, `pg_terminate_backend`. Then only the connection can tell us, and
-//!   not reliably. So each renewal makes the server confirm that our backend holds the lock, and takes the lock again
-//!   if it does not. If another program was faster, the leadership ends.
-//! - The whole machine may vanish. So the server is configured to check whether we are there: not before the lease
-//!   ends.
+//!   session is the first that waits for the lock: then the server passes it on. While other programs wait before us,
+//!   the session is left alone, and the renewal fails. The server keeps it for a lease, longer than the leadership can
+//!   last without a renewal.
+//! - The session may end while we lead: a restart, `pg_terminate_backend`. The connection does not tell us reliably. So
+//!   each renewal makes the server confirm that our backend holds the lock, and takes the lock again if it does not. If
+//!   another program was faster, the leadership ends.
+//! - The whole machine may vanish. So the server checks whether we are there, but not before the lease ends.
 //! - Behind a pooler in transaction mode, the lock would belong to the pooler's next client. So it is refused there.
 
 use super::Connection;
@@ -38,7 +37,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 
 /// The pause between two attempts while a session of ours ends.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Each doubt makes a renewal due at once. While the server is away, they must not follow each other like that.
+/// Each doubt makes a renewal due at once. While the server is away, doubts must not follow each other at once.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 /// How many sessions to remember. The server has noticed by then that the older ones are lost.
 const MOST_OWN: usize = 16;
@@ -49,11 +48,10 @@ pub struct Advisory {
     anchor: Anchor,
     /// Two sessions of ours would keep each other out.
     gate: tokio::sync::Mutex<()>,
-    /// Some while we hold the lock, as far as we know.
     held: Mutex<Option<Arc<Connection>>>,
-    /// Its last request had no answer.
+    /// The last request on the held connection had no answer.
     is_silent: AtomicBool,
-    /// Our sessions that may hold it although we lost them, and the last one, as [`lock_holder`] shows them.
+    /// Our last session, and lost ones that may still hold the lock, as [`lock_holder`] shows them.
     own: Mutex<Vec<String>>,
 }
 
@@ -77,14 +75,13 @@ impl Advisory {
         self.held.lock().clone().filter(|connection| connection.is_open())
     }
 
-    /// Closes the connection whose session held the lock.
     fn let_go(&self) {
         *self.held.lock() = None;
         self.anchor.let_go();
     }
 
-    /// Takes the lock. If `again`, our tree may live: then no session of ours that holds it is ended unless this one gets
-    /// the lock from it.
+    /// Takes the lock. If `again`, our tree may live, so a session of ours that holds the lock is ended only if the new
+    /// one gets the lock from it.
     async fn take_for(&self, lease: Duration, again: bool) -> Result<Hold, StoreError> {
         let (server, key) = (&*self.server, self.key);
         let deadline = server.deadline();
@@ -93,14 +90,14 @@ impl Advisory {
         let unanchored = |error| StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"));
         if let Some(connection) = self.held() {
             let mine = format!("{} AND pid = pg_backend_pid()", lock_holder(key));
-            // If the connection is silent, there must be time left for another one. It gets a third of the time, more
-            // than the usual patience (`kept_connection`), because to pass the lock on takes several requests. Once it
-            // was silent, a moment is enough.
+            // If the connection is silent, time must be left for another one. It gets a third, more than the usual
+            // patience (`kept_connection`), because to pass the lock on takes several requests. Once it was silent, a
+            // moment is enough.
             let patience = server.bound / if self.is_silent.load(Ordering::Relaxed) { 15 } else { 3 };
             let answer = timeout(patience, connection.tell(&mine)).await;
             self.is_silent.store(answer.is_err(), Ordering::Relaxed);
             if matches!(answer, Ok(Ok(rows)) if rows.len() == 1) {
-                // Lets go of sessions in which an earlier renewal tried to take it.
+                // Lets go of sessions in which an earlier renewal tried to take the lock.
                 self.anchor.hold(&connection.descriptor).map_err(unanchored)?;
                 return Ok(Hold::Held);
             }
@@ -128,7 +125,7 @@ impl Advisory {
         self.own.lock().insert(0, session.clone());
         self.own.lock().truncate(MOST_OWN);
         if again {
-            // Though the answer may be lost, or this process killed at once.
+            // First, because the answer may be lost, or this process killed.
             self.anchor.hold_as_well(&connection.descriptor).map_err(unanchored)?;
         }
         while !is_true(&ask(&attempt(key, lease)).await?, 0) {
@@ -140,12 +137,12 @@ impl Advisory {
             if !self.own.lock().iter().any(|own| own == holder) {
                 self.own.lock().retain(|own| *own != session);
                 self.let_go();
-                return Ok(Hold::Taken(self.stranger(&rows)));
+                return Ok(Hold::Taken(self.other_program(&rows)));
             }
             if again {
                 let waits = wait(key, lease);
                 let passed = tokio::select! {
-                    // The lock may be taken by another program meanwhile, so this must not last.
+                    // Another program may take the lock meanwhile, so this must not last.
                     passed = timeout(server.bound / 3, ask(&waits)) => matches!(passed, Ok(Ok(_))),
                     () = self.end_if_next(holder, &session) => false,
                 };
@@ -164,17 +161,16 @@ impl Advisory {
         Ok(Hold::Held)
     }
 
-    /// Ends a session of ours.
     async fn end(&self, session: &str) -> Result<(), StoreError> {
         let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {SESSION} = '{session}'");
         self.server.ask(&end, Some).await.map(drop)
     }
 
-    /// Ends the session that holds the lock as soon as `next` waits for it, and no other program waits before that.
+    /// Ends the session that holds the lock once `next` waits for it, and no other program waits before `next`.
     async fn end_if_next(&self, holder: &str, next: &str) {
         let process = next.split(' ').next().unwrap_or_default();
         let own = self.own.lock().iter().map(|own| format!("'{own}'")).collect::<Vec<_>>().join(", ");
-        // Who is in the way is asked once: `next` may begin to wait between two answers.
+        // In one statement, because `next` may begin to wait between two.
         let end = format!(
             "WITH queue AS MATERIALIZED (SELECT pg_blocking_pids({process}) AS pids) \
              SELECT pg_terminate_backend(pid) FROM pg_stat_activity, queue \
@@ -195,7 +191,7 @@ impl Advisory {
         ))
     }
 
-    fn stranger(&self, rows: &[Cells]) -> Holder {
+    fn other_program(&self, rows: &[Cells]) -> Holder {
         let [session, name, host] = [0, 1, 2].map(|column| value(rows, column));
         let process = session.split(' ').next().unwrap_or_default();
         Holder {
@@ -206,10 +202,10 @@ impl Advisory {
         }
     }
 
-    /// Frees the lock, so that the next one to ask finds it free. The tree must be dead.
+    /// Frees the lock at once. The tree must be dead.
     async fn free(&self) -> Result<(), StoreError> {
         if let Some(connection) = self.held() {
-            // Closing the connection frees it too, but not at once.
+            // To close the connection frees it too, but later.
             let unlock = format!("SELECT pg_advisory_unlock({})", self.key);
             let freed = connection.tell(&unlock);
             if matches!(timeout(self.server.bound / 3, freed).await, Ok(Ok(_))) {
@@ -217,7 +213,7 @@ impl Advisory {
             }
         }
         self.let_go();
-        // The server may keep what is lost to us, and the lock with it.
+        // The server may keep sessions that are lost to us, and the lock with them.
         let lost = self.own.lock().clone();
         for session in lost {
             self.end(&session).await?;
@@ -235,7 +231,7 @@ impl ForeignLock for Advisory {
     async fn holder(&self, _session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
         let own = self.own.lock().clone();
         let rows = self.server.ask(&lock_holder(self.key), Some).await?;
-        Ok((!rows.is_empty() && !own.iter().any(|own| own == value(&rows, 0))).then(|| self.stranger(&rows)))
+        Ok((!rows.is_empty() && !own.iter().any(|own| own == value(&rows, 0))).then(|| self.other_program(&rows)))
     }
 
     /// If it was lost and could be taken again, nobody else has it now: COMMAND goes on.
@@ -273,8 +269,7 @@ impl ForeignLock for Advisory {
 /// A session of the server: its process, and when that started, because another process may get its number later.
 const SESSION: &str = "concat(pid, ' ', (extract(epoch FROM backend_start) * 1000000)::bigint)";
 
-/// The holder of an advisory lock: its session, its name for itself, and its host. PostgreSQL keeps the two halves of
-/// the key apart.
+/// The holder of an advisory lock: session, application name, host. PostgreSQL keeps the halves of the key apart.
 fn lock_holder(key: i64) -> String {
     let bits = u64::from_ne_bytes(key.to_ne_bytes());
     let (high, low) = (bits >> 32, bits & 0xffff_ffff);
@@ -286,10 +281,10 @@ fn lock_holder(key: i64) -> String {
     )
 }
 
-/// How often the server asks whether we are there, and after how long a silence it takes us for dead: in seconds.
+/// How often the server asks whether we are there, and the silence after which it takes us for dead, in seconds.
 ///
-/// Not before the lease has ended. The server counts from when it last heard from us, which may be one interval before
-/// we fell silent. So of four intervals three are left, and they are the lease.
+/// It must not do so before the lease has ended. It counts from when it last heard from us, which may be one interval
+/// before we fell silent. So of four intervals three are left, and they exceed the lease.
 fn patience(lease: Duration) -> (u64, u64) {
     let interval = lease.as_secs() / 3 + 1;
     (interval, interval * 4)
@@ -299,7 +294,7 @@ fn attempt(key: i64, lease: Duration) -> String {
     taking(&format!("pg_try_advisory_lock({key})"), lease)
 }
 
-/// Takes the lock when all who waited for it before have had it.
+/// Takes the lock after all that waited before.
 fn wait(key: i64, lease: Duration) -> String {
     taking(&format!("(SELECT true FROM pg_advisory_lock({key}))"), lease)
 }

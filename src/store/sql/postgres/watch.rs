@@ -4,9 +4,8 @@
 //!
 //! - A notification from before LISTEN never arrives. So a standby looks once after it has begun to listen.
 //! - A pooler in transaction mode accepts LISTEN, and delivers nothing. So unless the server sees our own socket, a
-//!   token is sent over another connection, and must arrive. Over the same connection it would arrive even with such a
-//!   pooler.
-//! - Nobody listens while this process leads. Notifications that are not read are dropped, not kept.
+//!   token is sent over another connection, and must arrive. (Over the same one it would arrive even with a pooler.)
+//! - Nobody listens while this process leads. So unread notifications are dropped.
 
 use super::Connection;
 use crate::lease;
@@ -22,7 +21,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::timeout;
 
-/// How long a token may take. Without a pooler, it takes one round trip.
+/// How long a token may take. Without a pooler it takes one round trip.
 const TOKEN_TIME: Duration = Duration::from_secs(2);
 /// How often a standby looks if notifications do not arrive.
 pub const POLL: Duration = Duration::from_secs(2);
@@ -41,8 +40,7 @@ pub async fn listen(server: &Server<Connection>) -> Result<News, StoreError> {
     Ok(News { inbox: Some(inbox), patience: if pushes { Duration::MAX } else { POLL } })
 }
 
-/// Whether this connection, which no other request uses, always has the same session of the server. None if that cannot
-/// be determined for certain.
+/// Whether this connection, which no other request uses, always has the same session. None if that is not certain.
 pub async fn is_dedicated(server: &Server<Connection>, connection: &Connection) -> Result<Option<bool>, StoreError> {
     if connection.direct { Ok(Some(true)) } else { hears(server, connection).await }
 }
@@ -60,8 +58,7 @@ pub async fn hears(server: &Server<Connection>, connection: &Connection) -> Resu
     connection.hears.get_or_try_init(ask).await.copied()
 }
 
-/// Sends a token to a connection that listens. None if it did not arrive in time: there may be a pooler, or the server
-/// may be slow.
+/// Sends a token to a connection that listens. None if it did not arrive in time: the server may be slow.
 async fn token_arrives(
     server: &Server<Connection>,
     connection: &Connection,
@@ -70,7 +67,7 @@ async fn token_arrives(
     // No shard's name begins like this.
     let token = format!("?{}", random_name()?);
     let other = server.connect(server.deadline()).await?;
-    // Two connections at once with the same session: a pooler.
+    // Two open connections with the same session: a pooler.
     let session = "SELECT pg_backend_pid()";
     if server.tell(connection, session).await? == server.tell(&other, session).await? {
         return Ok(Some(false));
