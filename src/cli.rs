@@ -1,8 +1,8 @@
 //! The two programs.
 //!
-//! `leaderrun` and `leaderctl` each have a file and a folder. They share most of the rest: `start` is their common
-//! `main`; `flags`, `settings` and `config` find out what the user set; `mistakes` and `variables` say what is wrong
-//! with it. `relinquish` (the value of `--relinquish`) and `explain` (`--explain`) belong to `leaderrun`.
+//! `leaderrun` and `leaderctl` each have a file and a folder. Of the rest, `start` is their common `main`; `flags`,
+//! `settings` and `config` find out what the user set; `mistakes` and `variables` say what is wrong with it.
+//! `relinquish` and `explain` belong to `leaderrun`.
 
 pub mod completions;
 pub mod config;

@@ -16,7 +16,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The text of a name, as `as_str` and `Display` return it.
 macro_rules! names {
     ($($name:ident),*) => {$(
         impl $name {
@@ -35,16 +34,15 @@ macro_rules! names {
 
 names!(Shard, Prefix, JobId);
 
-/// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, of whose parts between slashes none is empty, `.` or
-/// `..`. Or that of a slot: such a name, `#` and the slot's number.
+/// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, where no part between slashes is empty, `.` or `..`.
+/// Or the name of a slot: such a name, `#` and the slot's number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Shard(String);
 
 /// The shard that leaderctl itself leads while it moves leaders.
 pub const BALANCE: &str = "leaderctl/balance";
-/// The most slots of a shard.
 pub const MOST_SLOTS: u32 = 64;
-/// Stands between the name of a shard and the number of its slot. No name of a shard contains it.
+/// Between the name of a shard, which cannot contain it, and the number of a slot.
 const SLOT: char = '#';
 
 impl Shard {
@@ -57,18 +55,17 @@ impl Shard {
         }
     }
 
-    /// The number of the slot, if this is one.
     pub fn slot(&self) -> Option<u32> {
         split_slot(&self.0).map(|(_, slot)| slot)
     }
 
-    /// The shard that this is a slot of, if it is one.
+    /// The shard of which this is a slot.
     pub fn parent(&self) -> Option<Self> {
         split_slot(&self.0).map(|(parent, _)| Self(parent.to_owned()))
     }
 }
 
-/// The name of a shard, and the number of one of its slots. None if this does not end like the name of a slot.
+/// The name of the shard and the number of the slot, if this ends like the name of a slot.
 fn split_slot(name: &str) -> Option<(&str, u32)> {
     let (parent, number) = name.rsplit_once(SLOT)?;
     let slot =
@@ -93,7 +90,7 @@ impl FromStr for Shard {
     }
 }
 
-/// The beginning of the names of some shards, compared byte by byte. Empty for all shards.
+/// The beginning of the names of some shards; empty for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix(String);
 
@@ -109,7 +106,7 @@ impl FromStr for Prefix {
             return Ok(Self(prefix.to_owned()));
         }
         check_characters("prefix", prefix)?;
-        // A slash or a dot at the end may go on with a longer part, if the length allows one more byte.
+        // After a slash or a dot at the end, a longer part may follow, if the length allows one more byte.
         let may_go_on = prefix.len() < LONGEST && !is_path(&format!("{prefix}x"));
         if is_path(prefix) && !may_go_on {
             return Err(format!("no shard begins with {prefix:?}: no part of one is empty, '.' or '..'"));
@@ -119,7 +116,6 @@ impl FromStr for Prefix {
 }
 
 const ALPHABET: &str = "letters, digits and . _ - / :";
-/// The most bytes in the name of a shard.
 const LONGEST: usize = 200;
 
 fn check_length(what: &str, name: &str) -> Result<(), String> {
@@ -136,7 +132,7 @@ fn check_characters(what: &str, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a part between slashes is empty, `.` or `..`: as a path, such a name would mean another one.
+/// Whether the name as a path would mean another one.
 fn is_path(name: &str) -> bool {
     name.split('/').any(|part| ["", ".", ".."].contains(&part))
 }
@@ -146,7 +142,6 @@ fn is_path(name: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(String);
 
-/// The most bytes in the name of a job.
 const LONGEST_JOB: usize = 100;
 
 impl FromStr for JobId {
@@ -242,8 +237,8 @@ impl Candidate {
     }
 }
 
-/// The name of this host. In a pod on the network of its node, the kernel reports the node's name. So in a pod
-/// `POD_NAME` comes first, which the downward API of Kubernetes can set.
+/// In a pod on the network of its node, the kernel reports the node's name. So in a pod `POD_NAME` comes first, which
+/// the downward API of Kubernetes can set.
 pub fn host_name() -> std::io::Result<String> {
     let is_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     if let Some(pod) = std::env::var("POD_NAME").ok().filter(|pod| is_pod && !pod.is_empty()) {

@@ -17,7 +17,7 @@ pub mod waiting;
 use crate::election::{Action, Event, View};
 use crate::lease::{Deadline, Shard, Term};
 
-/// What follows a candidate and shows it to others. Each takes what it can use.
+/// What follows a candidate and shows it to others.
 pub trait Observer {
     /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
     fn began(&mut self, _shard: &Shard, _term: Term, _deadline: Deadline) {}

@@ -15,7 +15,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// Its options, as clap reads them: from the command line alone.
+    /// Its options, without the environment.
     pub fn options(self) -> Command {
         match self {
             Self::Leaderrun => super::leaderrun::Flags::command(),
@@ -39,7 +39,7 @@ pub fn print(program: Program, shell: Shell, out: &mut impl Write) -> std::io::R
     out.write_all(&script)
 }
 
-/// Says which options take a file or a command line. Without that, shells offer files for all values.
+/// Says which options take a file or a command line. Otherwise shells offer files for all values.
 fn hinted(command: Command) -> Command {
     let hint = |arg: &Arg| match arg.get_value_parser().type_id() {
         id if id == TypeId::of::<PathBuf>() => ValueHint::FilePath,

@@ -1,11 +1,11 @@
 //! The configuration file: the options that neither the command line nor the environment sets.
 //!
-//! The hazard: if a file is not read, or a key in it is unknown, a candidate may use another store than the other
-//! hosts, and two of them lead. So only the default file may be missing, and everything unknown is refused. And a file
-//! may hold a store URL with a password: no message here repeats a value.
+//! The hazard: if a file is not read, or a key is ignored, a candidate may use another store than the other hosts, and
+//! two of them lead. So only the default file may be missing, and unknown keys are refused. And a file may hold a store
+//! URL with a password, so no message repeats a value.
 //!
-//! The keys are the long names of those options that have a variable, of leaderrun and of leaderctl. The option's own
-//! parser checks a value, even if something else overrules it.
+//! The keys are the long names of the options of leaderrun and leaderctl that have a variable. The option's own parser
+//! checks a value, even if something else overrules it.
 
 use super::completions::Program;
 use super::flags::{self, refuse_readable_by_all};
@@ -23,17 +23,16 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The file that is read if none is named and this one exists.
+/// Read if no file is named and this one exists.
 pub const DEFAULT: &str = "/etc/leaderrun.toml";
 /// Room for thousands of shards: a larger file is something else.
 const LARGEST: u64 = 1 << 20;
-/// What to write for `verbose`, which is also a number in its variable.
 pub const VERBOSITY: &str = "write how much more to log: 0, 1 or 2";
 const SHARDS: &str = "shard";
-/// Keys that a single shard cannot have: a verb of leaderctl is about a store, which must be that of leaderrun.
+/// Keys that a single shard cannot have, because some verbs of leaderctl are about the whole store.
 const FOR_ALL_SHARDS: [&str; 3] = ["store", "store-file", "request-timeout"];
 
-/// What the file that is named, or the default one, sets for the shard, and what it sets for all shards.
+/// What the named file, or the default one, sets for the shard, and for all shards.
 pub fn read(named: Option<&Path>, shard: Option<&str>) -> Result<(Settings, Settings), String> {
     let path = named.unwrap_or(Path::new(DEFAULT));
     let shown = text::shown(&path.to_string_lossy());
@@ -81,7 +80,6 @@ impl Wrong {
 }
 
 impl Whole {
-    /// `known` is the command whose options are the keys.
     fn from_text(text: &str, known: &Command) -> Result<Self, Wrong> {
         // The error's own text would show the line, with the password in it.
         let table = DeTable::parse(text)
@@ -171,7 +169,7 @@ fn spellings(arg: &Arg) -> impl Iterator<Item = &str> {
     arg.get_all_aliases().unwrap_or_default().into_iter().chain(arg.get_long())
 }
 
-/// What one would write on the command line for `value`.
+/// As on the command line.
 fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
     let kind = arg.get_value_parser().type_id();
     let is_text =
@@ -193,7 +191,7 @@ fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
     })
 }
 
-/// The contents of the file, up to one byte more than allowed, and its metadata.
+/// At most one byte more than allowed.
 fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let (file, about) = flags::open(path)?;
     let mut bytes = Vec::new();

@@ -9,7 +9,6 @@ use crate::store::{Delivery, Location};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// The timing budget: a name, a value and a meaning in each line.
 pub fn budget(
     shard: &Shard,
     location: &Location,

@@ -1,7 +1,7 @@
 //! The options that both programs read in the same way.
 //!
-//! The hazard: a store URL may have a password, and people put it in the wrong place. So the URL is overwritten where
-//! `ps` would show it, and a password in an option that messages or `leaderctl status` would show is refused.
+//! The hazard: a store URL may have a password. So the URL is overwritten where `ps` would show it, and a password in an
+//! option that messages or `leaderctl status` would show is refused.
 
 use super::settings::{Settings, refuse_secret};
 use super::start::{self, Failure};
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const LONGEST_URL: u64 = 64 * 1024;
-/// A thousand million years, as humantime counts them: nobody waits for longer.
+/// A thousand million years, as humantime counts them.
 const LONGEST_DURATION: Duration = Duration::from_secs(1_000_000_000 * 31_557_600 - 1);
 
 #[derive(Debug, clap::Args)]
@@ -46,14 +46,14 @@ pub struct StoreFlags {
 #[derive(Debug)]
 pub struct NamedStore {
     pub location: Location,
-    /// As it was given. None for the default one.
+    /// None for the default store.
     pub url: Option<Secret>,
 }
 
 const LOCAL: &str = "leases are files that only this user of this host sees";
 
 impl NamedStore {
-    /// Refuses the default store: it would let each host run COMMAND, where the user forgot to name another one.
+    /// Refuses the default store: if the user forgot to name one, each host would run COMMAND.
     pub fn refuse_default(&self) -> Result<(), Failure> {
         let (None, Location::File { directory }) = (&self.url, &self.location) else { return Ok(()) };
         let inside = if is_inside() { "; this runs inside a leadership, which does not pass its store on" } else { "" };
@@ -64,7 +64,7 @@ impl NamedStore {
     }
 
     /// Warns about the default store, even with `--quiet`, because other hosts do not share it. Refuses it where no
-    /// person would read the warning, and inside a leadership: the user probably meant the store of that one.
+    /// person would read the warning, and inside a leadership, whose store the user probably meant.
     pub fn confirm(&self, program: &str) -> Result<(), Failure> {
         if is_inside() || !std::io::stderr().is_terminal() {
             self.refuse_default()?;
@@ -76,7 +76,7 @@ impl NamedStore {
         Ok(())
     }
 
-    /// A directory that the user named, and that is not there. If its name is mistyped, no other candidate is in it.
+    /// A directory that the user named and that does not exist. The name may be mistyped.
     pub fn new_directory(&self) -> Option<&Path> {
         #[allow(irrefutable_let_patterns, reason = "where no store of a server is built in, there is no other")]
         let Location::File { directory } = &self.location else { return None };
@@ -88,8 +88,7 @@ impl NamedStore {
 }
 
 impl StoreFlags {
-    /// The store that the command line, the environment, a credential or the configuration file names. When this
-    /// returns, ps(1) does not show a password in the URL any more.
+    /// The store that the user named. When this returns, ps(1) does not show a password in the URL any more.
     pub fn named(&self, matches: &ArgMatches) -> Result<NamedStore, String> {
         let (location, url) = match (&self.store, &self.store_file) {
             (Some(url), _) => {
@@ -113,8 +112,7 @@ fn may_hold_a_secret(url: &str) -> bool {
     url.contains('@') || url.contains("password")
 }
 
-/// Opens a file that the user named. A named pipe is refused, because it may never have a writer. One that a shell made
-/// for `<(...)` has one.
+/// Refuses a named pipe, which may never have a writer, unless a shell made it for `<(...)`.
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let of_a_shell = ["/dev/fd", "/dev/stdin", "/proc"].iter().any(|above| path.starts_with(above));
     if path.metadata()?.file_type().is_fifo() && !of_a_shell {
@@ -125,7 +123,7 @@ pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, about))
 }
 
-/// Refuses a password in a file that everybody can read. The file has the store's `url`; the message calls it `what`.
+/// Refuses a password in a file that everybody can read. The message calls the `url` `what`.
 pub fn refuse_readable_by_all(what: &str, url: &str, file: &Metadata) -> Result<(), String> {
     let for_others = file.mode() & 0o004 != 0;
     if for_others && text::looks_secret(url) {
@@ -151,12 +149,12 @@ fn refuse_secrets(command: &Command, line: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// Whether an outer leaderrun has started this as its COMMAND, or below it.
+/// Whether this runs in the tree of another leaderrun.
 pub fn is_inside() -> bool {
     std::env::var_os("LEADERRUN_TERM").is_some()
 }
 
-/// Whether this stands before `=` in a file of variables or options. It is not shown: it may be part of a password.
+/// Whether this may be the name of a variable or option. It is not shown, because it may be part of a password.
 fn is_name(text: &str) -> bool {
     let name = text.strip_prefix("export ").unwrap_or(text).trim_end();
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -170,8 +168,7 @@ fn read_url(path: &Path) -> Result<String, String> {
         Ok(about)
     });
     let about = read.map_err(|error| format!("the store file {shown} cannot be read: {}", in_words(&error)))?;
-    // Most editors end a file with a line break, and some begin it with a byte order mark. Blanks are refused, as they
-    // are everywhere else.
+    // Most editors end a file with a line break, and some begin it with a byte order mark. Blanks are refused later.
     let url = text.trim_start_matches('\u{feff}').trim_matches(['\n', '\r']);
     if url.trim().is_empty() || url.lines().count() != 1 {
         return Err(format!("the store file {shown} must hold one line with a store URL"));
@@ -188,7 +185,7 @@ fn read_url(path: &Path) -> Result<String, String> {
 pub trait Options: Parser {
     const FIRST_PAGE: FirstPage;
 
-    /// Called before the command line is read. The command has the options of the program.
+    /// Called before the command line is read.
     fn prepare(_: &Command) {}
 }
 
@@ -215,7 +212,7 @@ impl FirstPage {
             .after_help(self.more)
     }
 
-    /// Whether `words` ask for it before SHARD or a verb. They ask for help.
+    /// Whether `words`, which ask for help, have `-h` before SHARD or a verb.
     fn is_asked_for(command: &Command, words: &[OsString]) -> bool {
         let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
         while let Some(word) = words.next().filter(|word| word.starts_with('-')) {
@@ -233,11 +230,8 @@ impl FirstPage {
 }
 
 /// Reads the command line, the environment and the configuration file, or says in one line what is wrong with them.
-/// `command` has the options of `program`, and is returned as clap has built it. `fail` says that help could not be
-/// printed.
-///
-/// # Errors
-/// The status to exit with: also after `--help` and `--version`.
+/// Returns `command` as clap has built it; as an error, the status to exit with, also after `--help` and `--version`.
+/// `fail` says that help could not be printed.
 pub fn parse<T: Options>(
     mut command: Command,
     program: &str,
@@ -286,8 +280,7 @@ fn verb_of_a_verb(error: &clap::Error, command: &Command) -> Option<String> {
     Some(format!("unrecognized subcommand '{word}'; write {program} {verb} {word}"))
 }
 
-/// Reads `--wait 20s` as `--wait=20s`, of an option whose value may be left out: the next word is its value if it is a
-/// duration.
+/// Reads `--wait 20s` as `--wait=20s`, where the value may be left out, if the next word is a duration.
 fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
     let may_have_one = |word: &str| {
         let mut options = command.get_subcommands().flat_map(Command::get_arguments);
@@ -314,10 +307,10 @@ pub fn usage(program: &str, message: &str) -> ExitCode {
     ExitCode::from(exit::USAGE)
 }
 
-/// The shortest duration but none at all. Messages show shorter ones as none.
+/// The shortest duration but zero, because messages show shorter ones as zero.
 const SHORTEST_DURATION: Duration = Duration::from_millis(1);
 
-/// A duration as humantime reads it, or a bare number of seconds with or without a fraction.
+/// As humantime reads it, or a number of seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     // Humantime panics if each part of a text is a duration, and their sum is too long.
@@ -337,7 +330,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A name or a reason, which others read on one line.
+/// A name or a reason, on one line.
 pub fn line<const MOST: usize>(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MOST || text.contains(char::is_control) {
         return Err(format!("write 1 to {MOST} printable bytes"));

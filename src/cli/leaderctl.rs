@@ -67,11 +67,10 @@ use tokio::time::timeout;
 use top::TopFlags;
 
 const PROGRAM: &str = "leaderctl";
-/// The heading in help of the options that every verb has.
 const COMMON: &str = "Common options";
 
 const LOOKS_FOR_READER: Duration = Duration::from_millis(500);
-/// After this a person wonders whether anything happens.
+/// After this, a person wonders whether anything happens.
 const LONG: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
@@ -211,7 +210,7 @@ pub fn main() -> ExitCode {
 fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let Flags { store, request_timeout, verb } = flags;
     let target = || Target::new(&store, request_timeout, matches);
-    // Of verbs that change something: the user named the store, and the verb's own flags are right.
+    // For verbs that change something: the user must have named the store.
     let meant = |flags: Result<(), String>| {
         let target = target()?;
         target.named.refuse_default()?;
@@ -330,7 +329,6 @@ impl Client<'_> {
         within(self.patience, request).await
     }
 
-    /// As [`Client::ask`], of what takes several requests.
     async fn several<T>(self, requests: impl Future<Output = Answer<T>>) -> Answer<T> {
         within(self.patience * 4, requests).await
     }
@@ -342,12 +340,12 @@ impl Client<'_> {
 
 fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
     let answer = runtime.block_on(work);
-    // A name lookup may hang for a long time, and nobody needs its result.
+    // A name lookup may hang for a long time.
     runtime.shutdown_background();
     answer
 }
 
-/// Tells a person what takes so long: where answers are slow, a trial of the store takes some seconds.
+/// Tells a person at a terminal what takes so long.
 async fn while_told<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if let Ok(done) = timeout(LONG, &mut work).await {
@@ -392,8 +390,8 @@ async fn check(store: &dyn Store, json: bool) -> Answer<ExitCode> {
     Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
 }
 
-/// Continues `watching` until nobody reads standard output any more. A pipe reports that only to a writer, and a watch
-/// may have nothing to write for days.
+/// Ends `watching` when nobody reads standard output any more. A pipe reports that only to a writer, and a watch may have
+/// nothing to write for days.
 async fn while_read(watching: impl Future<Output = Answer<ExitCode>>) -> Answer<ExitCode> {
     let reader_is_gone = async {
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
@@ -413,8 +411,7 @@ async fn while_read(watching: impl Future<Output = Answer<ExitCode>>) -> Answer<
     }
 }
 
-/// Returns when a signal asks to stop, so that what was set up can be put back. One that was ignored at the start, as by
-/// nohup(1), stays ignored.
+/// Returns when a signal asks to stop. One that was ignored at the start, as by nohup(1), stays ignored.
 async fn asked_to_stop() {
     let Ok(mut signals) = Signals::listen() else { return std::future::pending().await };
     next_stop(&mut signals).await;
@@ -438,12 +435,11 @@ fn print_lines(lines: impl IntoIterator<Item = String>) -> ExitCode {
     printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}")))
 }
 
-/// Writes a line to standard error, whatever a record has in it.
 fn say(line: impl Display) {
     terminal::say(format_args!("{PROGRAM}: {}", on_one_line(line.to_string())));
 }
 
-/// Says that the store does not answer. A verb that waits says so once in an outage.
+/// A verb that waits says this once in an outage.
 fn say_retrying(error: &StoreError) {
     say(format_args!("{}; retrying", error.message));
 }

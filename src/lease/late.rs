@@ -4,20 +4,18 @@ use super::show;
 use std::fmt;
 use std::time::Duration;
 
-/// How many times the worst lateness the deadlines move earlier: waking late is followed by a kill, which needs
-/// processors as well, and the next time may be worse.
+/// Deadlines move earlier by this many times the worst lateness: a kill follows, which needs processors as well, and the
+/// next lateness may be worse.
 const FACTOR: u32 = 4;
-/// As [`FACTOR`], in a cgroup with a CPU quota: a process that once waited for two of its periods may wait for a
-/// hundred the next time.
+/// Under a CPU quota, a process that once waited for two periods may wait for a hundred the next time.
 const FACTOR_UNDER_A_QUOTA: u32 = 16;
 /// With less than this many times the worst lateness, a kill may end after the lease.
 const LEAST_FACTOR: u32 = 2;
 
-/// The worst lateness of guard and backstop, and what follows from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Late {
     pub worst: Duration,
-    /// How much earlier the deadlines are for that.
+    /// How much earlier the deadlines are.
     pub extra: Duration,
     /// `extra` is not enough: two leaders are not excluded.
     pub beyond: bool,

@@ -4,47 +4,45 @@
 //! proves that this cannot happen.
 //!
 //! The other hazard: chrony and ntpd correct a clock by slewing it, which changes the rate of every clock of the host,
-//! `CLOCK_BOOTTIME` too, by up to a twelfth for minutes. So nobody counts a lease by one clock alone. The holder stops
-//! after 11/12 of the lease on its own clock: no more than the lease has passed, however slow that clock is. The store
-//! keeps it, and a candidate waits for it, for 13/12 on their own clocks ([`kept`]): at least the lease has passed,
-//! however fast those are. Only what compares two clocks needs more ([`most_apart`]).
+//! `CLOCK_BOOTTIME` too, by up to a twelfth for minutes. So the holder stops after 11/12 of the lease on its own clock:
+//! at most the lease has passed, however slow that clock is. The store keeps the lease, and a candidate waits for it,
+//! for 13/12 on their own clocks ([`kept`]): at least the lease has passed, however fast those are. Only a comparison of
+//! two clocks needs more ([`most_apart`]).
 
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The timing if no option changes it.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 pub const DEFAULT_RENEW: Duration = Duration::from_secs(5);
 pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
-/// With the defaults, also where only a lease of 5 s or more was chosen, a leader survives an outage of the store for a
-/// quarter of the lease, whenever the outage begins.
+/// With the defaults, and any lease of 5 s or more, a leader survives an outage of a quarter of the lease, whenever it
+/// begins.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
-/// The same in object storage, where a write costs five dollars a million: a leader and two standbys for less than a
-/// dollar a month.
+/// In object storage a million writes cost five dollars. With these, a leader and two standbys cost less than a dollar a
+/// month.
 const FRUGAL_LEASE: Duration = Duration::from_mins(1);
 const FRUGAL_RENEW: Duration = Duration::from_secs(20);
 const FRUGAL_RETRY: Duration = Duration::from_secs(10);
 
 /// How long the kernel may take to schedule the guard, deliver SIGKILL and reap the tree. Half of it is for the guard,
-/// the other half for the processes that act if the guard does not.
+/// half for the processes that act if the guard does not.
 const KILL_LATENCY: Duration = Duration::from_millis(600);
 /// The rate of a clock differs from that of true time by at most 1 part in this many: the first assumption of the
 /// guarantees in leaderrun(7). By default chrony slews by no more (`maxslewrate`).
 const SLEW_PARTS: u32 = 12;
 /// With a shorter timeout, requests would fail just because the network is slow.
 const LEAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(50);
-/// Waiting longer for one answer does not help: another attempt on another connection is more likely to succeed.
+/// After this, another attempt on another connection is more likely to succeed.
 const MOST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// With a shorter interval, a candidate would keep the store busy with itself.
 const LEAST_RENEW: Duration = Duration::from_millis(10);
 const LEAST_RETRY: Duration = Duration::from_millis(10);
 const MOST_RETRY: Duration = Duration::from_hours(1);
-/// After a crash nobody leads for one lease, so a longer one has probably the wrong unit of time.
+/// After a crash nobody leads for one lease, so a longer one probably has the wrong unit.
 const MOST_LEASE: Duration = Duration::from_hours(24);
 
-/// The timing that was asked for. The other parts follow from it.
+/// What was asked for. The other parts of a timing follow from it.
 #[derive(Clone, Copy, Debug)]
 pub struct TimingRequest {
     pub lease: Duration,
@@ -63,7 +61,7 @@ pub struct TimingOptions {
     pub kill_after: Option<Duration>,
 }
 
-/// How much time of a stop, or before COMMAND, each hook may take; zero if there is no hook.
+/// How long each hook may take; zero if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TimeForHooks {
     /// Before COMMAND. The lease is renewed meanwhile.
@@ -117,21 +115,19 @@ pub struct Timing {
     pub lease: Duration,
     /// From sending one renewal to sending the next.
     pub renew_interval: Duration,
-    /// From one look of a standby to the next, if the store cannot push changes; and the longest wait between two
-    /// attempts.
+    /// Between two looks of a standby, if the store cannot push changes; and the longest wait between two attempts.
     pub retry_interval: Duration,
-    /// The most time for one request.
     pub request_timeout: Duration,
     /// From the stop signal to SIGKILL when the lease is being lost.
     pub stop_grace: Duration,
-    /// From SIGKILL to the end of the lease: the slewing of clocks, and the time a kill takes.
+    /// From SIGKILL to the end of the lease: for slewed clocks, and the time that a kill takes.
     pub margin: Duration,
     pub hooks: TimeForHooks,
 }
 
 impl TimingOptions {
     /// Fills in the defaults: in a short lease, the time between renewals is a third of it and the grace a fifth. Where
-    /// each write has a price that shows (`frugal`), the defaults make at most a quarter of the requests.
+    /// the price of requests shows (`frugal`), the defaults make at most a quarter of them.
     pub fn request(self, frugal: bool) -> TimingRequest {
         let (lease, renew, retry) = if frugal {
             (FRUGAL_LEASE, FRUGAL_RENEW, FRUGAL_RETRY)
@@ -148,8 +144,8 @@ impl TimingOptions {
         }
     }
 
-    /// The shortest lease, in whole seconds, with which these options leave a quarter of it for an outage of the store.
-    /// None if they do so already, or no lease would. Defaults grow with the lease, so each lease is tried.
+    /// The shortest lease, in whole seconds, of which these options leave a quarter for an outage of the store. None if
+    /// they do so already, or no lease would. Defaults grow with the lease, so each lease is tried.
     pub fn lease_that_leaves_a_quarter(self, frugal: bool, hooks: TimeForHooks) -> Option<Duration> {
         let leaves_a_quarter = |lease: &Duration| {
             let chosen = Self { lease: Some(*lease), ..self };
@@ -165,7 +161,7 @@ impl TimingOptions {
 }
 
 impl Timing {
-    /// Checks every part and the sum. This is the only constructor.
+    /// The only constructor: checks every part and the sum.
     pub fn new(asked: TimingRequest) -> Result<Self, String> {
         let TimingRequest { lease, renew_interval, retry_interval, stop_grace, hooks } = asked;
         if lease.is_zero() || lease > MOST_LEASE {
@@ -187,7 +183,7 @@ impl Timing {
         let margin = lease / SLEW_PARTS + KILL_LATENCY;
         let fixed =
             renew_interval.saturating_add(stop_grace).saturating_add(hooks.around_a_stop()).saturating_add(margin);
-        // Every option may be up to u64::MAX seconds, so the sum saturates instead of wrapping around.
+        // Saturates, because every option may be up to u64::MAX seconds.
         let room = lease.saturating_sub(fixed);
         let request_timeout = (room - room / 50).min(MOST_REQUEST_TIMEOUT);
         if request_timeout < LEAST_REQUEST_TIMEOUT {
@@ -206,7 +202,7 @@ impl Timing {
         Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin, hooks })
     }
 
-    /// The most time for a stop when the lease is being lost, with its hooks.
+    /// The most time for a stop with its hooks when the lease is being lost.
     pub fn stop_time(&self) -> Duration {
         self.stop_grace + self.hooks.around_a_stop()
     }
@@ -232,7 +228,7 @@ impl Timing {
         self.lease - self.margin - self.stop_time()
     }
 
-    /// How long the store may be away without disturbing the tree, whenever that begins.
+    /// How long the store may be away without disturbing the tree, whenever the outage begins.
     pub fn outage(&self) -> Duration {
         self.term_after() - self.renew_interval
     }
@@ -262,11 +258,10 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline of a lease that does not expire while its holder keeps it open, as in the file store.
+    /// Of a lease that does not expire, as in the file store.
     pub const NONE: Self =
         Self { term_at: BootInstant::NEVER, kill_at: BootInstant::NEVER, backstop_at: BootInstant::NEVER };
 
-    /// The same, `extra` earlier.
     #[must_use]
     pub fn earlier(self, extra: Duration) -> Self {
         let Self { term_at, kill_at, backstop_at } = self;
@@ -275,7 +270,6 @@ impl Deadline {
     }
 }
 
-/// What to change if there is no room. Names the options to lower. Defaults adapt by themselves.
 fn advice(hooks: TimeForHooks) -> &'static str {
     if hooks.around_a_stop().is_zero() {
         "raise --lease, or lower --renew or --kill-after"
@@ -284,14 +278,13 @@ fn advice(hooks: TimeForHooks) -> &'static str {
     }
 }
 
-/// How long a store has to keep a lease, and a candidate has to wait for one, each by a clock of its own, so that the
-/// whole lease has passed: longer, because that clock may be fast. In whole milliseconds, as stores keep it.
+/// How long a store must keep a lease, and a candidate must wait for one, each by its own clock, so that the whole lease
+/// has passed: longer, because that clock may be fast. In whole milliseconds, as stores keep it.
 pub fn kept(lease: Duration) -> Duration {
     Duration::from_millis(crate::time::millis(lease.saturating_add(lease / SLEW_PARTS)))
 }
 
-/// How much of what a store keeps its holder may use, by a clock that may be slow: 11/12 of the lease that is kept for
-/// 13/12.
+/// How much of what a store keeps (13/12 of the lease) the holder may use, by a clock that may be slow: 11/12.
 pub fn usable(kept: Duration) -> Duration {
     kept / (SLEW_PARTS + 1) * (SLEW_PARTS - 1)
 }
@@ -307,7 +300,7 @@ pub fn to_count(missing: Duration) -> Duration {
     missing.saturating_add(missing / (SLEW_PARTS - 3) * 2)
 }
 
-/// Joins what `each` makes of the parts of a stop, in order. It gets the name of a part, and the part with its length.
+/// Joins what `each` makes of the parts of a stop, from a part's name, and its name with its length.
 pub(crate) fn parts_of_a_stop(
     stop_grace: Duration,
     hooks: TimeForHooks,
@@ -318,13 +311,13 @@ pub(crate) fn parts_of_a_stop(
     shown.map(|(name, length)| each(name, format!("{name} {}", show(*length)))).collect()
 }
 
-/// A duration for people, to the millisecond: `9s 250ms`.
+/// To the millisecond: `9s 250ms`.
 pub fn show(duration: Duration) -> String {
     let rounded = u64::try_from(duration.as_millis()).map_or(duration, Duration::from_millis);
     humantime::format_duration(rounded).to_string()
 }
 
-/// A duration for people, rounded up to the second.
+/// Rounded up to the second.
 pub fn show_seconds(duration: Duration) -> String {
     show(Duration::from_secs(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))))
 }

@@ -2,11 +2,11 @@
 //!
 //! The hazard: writing the history must never delay an election or make it fail. So the driver writes it in a task of
 //! its own, in bounded time, and an entry that could not be written is missing. A leadership that has a successor but
-//! no end stopped without a word: its host crashed, or was cut off from the store.
+//! no recorded end crashed with its host, or was cut off from the store.
 //!
-//! Operators write, too: who ordered that a leadership ends. The leader does not know of that when it writes its entry
-//! again, so what operators wrote is kept. An order may be taken back, or come too late: it explains an end only if the
-//! end is of its kind.
+//! Operators also write who ordered that a leadership ends. The leader does not know that when it writes its entry
+//! again, so what operators wrote is kept. An order may be taken back, or come too late, so it explains an end only if
+//! the end is of its kind.
 
 use super::orders::operator;
 use super::update::{Edit, Start, update};
@@ -18,10 +18,10 @@ use crate::time::wall_clock_millis;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// How many leaderships the history keeps. It keeps fewer where their names are long.
+/// The most leaderships in a history. Long names leave room for fewer.
 const MOST: usize = 16;
 const LONGEST_END: usize = 200;
-/// The most letters of an operator's reason, and of a name.
+/// Letters of an operator's reason, or of a name.
 const LONGEST_REASON: usize = 100;
 
 /// One leadership. Fields are added, never renamed or removed.
@@ -35,10 +35,10 @@ pub struct Entry {
     pub from_millis: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_millis: Option<u64>,
-    /// In words, for people. None while the leadership lasts, or where nobody could say how it ended.
+    /// In words. None while the leadership lasts, or if nobody recorded its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// In a word of [`Reason`], or of a later version.
+    /// A word of [`Reason`], or of a later version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Some if COMMAND exited, whatever made it do so.
@@ -49,7 +49,7 @@ pub struct Entry {
     /// The last order of an operator that this leadership ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Ordered>,
-    /// The name of the job that ran once, if it was one: its run has a page of its own, which nobody could list.
+    /// The name of the job, if it runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
 }
@@ -73,7 +73,7 @@ pub const STEP_DOWN: &str = "step-down";
 pub const REVOKE: &str = "revoke";
 
 impl Ordered {
-    /// A new order of the operator who runs this process.
+    /// A new order by the operator who runs this process.
     pub fn now(what: &str, reason: Option<&str>, to: Option<&str>) -> Self {
         let short = |text: &str| text.chars().take(LONGEST_REASON).collect();
         let reason = reason.map(short);
@@ -93,12 +93,11 @@ impl Ordered {
 }
 
 impl Entry {
-    /// A leadership that began at `from_millis` and lasts.
     pub fn begun(term: Term, owner: String, host: String, pid: u32, from_millis: u64) -> Self {
         Self { term, owner, host, pid, from_millis, ..Self::default() }
     }
 
-    /// Why it ended. None if no end is recorded, or for a reason that this version does not know.
+    /// None if no end is recorded, or for a reason that this version does not know.
     pub fn known_reason(&self) -> Option<Reason> {
         self.reason.as_deref()?.parse().ok()
     }
@@ -110,7 +109,7 @@ impl Entry {
     pub fn cause(&self) -> Option<&Ordered> {
         let ordered = self.ordered.as_ref()?;
         let explains = match (&self.reason, self.known_reason()) {
-            // A lease that was taken away has ended, even if its leader is frozen and never says so.
+            // A revoked lease has ended, even if its leader is frozen and never says so.
             (None, _) => ordered.what == REVOKE,
             (Some(_), Some(reason)) => ordered.explains(reason),
             (Some(_), None) => false,
@@ -118,7 +117,6 @@ impl Entry {
         explains.then_some(ordered)
     }
 
-    /// Records that it ended at `millis`, how, and how COMMAND ended if it did.
     pub fn close(&mut self, millis: u64, how: &Ended, command: Option<CommandEnd>) {
         let words = on_one_line(how.to_string()).chars().take(LONGEST_END).collect();
         self.close_with(millis, words, how.reason());
@@ -169,7 +167,7 @@ pub async fn close_killed(store: &dyn Notes, shard: &Shard, term: Term) -> Answe
     .await
 }
 
-/// Records who ordered that `term` ends. False if the history does not have that leadership, or not yet.
+/// Records who ordered that `term` ends. False if the history does not have that leadership (yet).
 pub async fn order(store: &dyn Notes, shard: &Shard, term: Term, ordered: &Ordered) -> Answer<bool> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
         let history = entries(shard, standing)?;
@@ -187,12 +185,11 @@ pub struct History {
     entry: Mutex<Option<Entry>>,
     /// How COMMAND ended. None while it runs.
     command_end: Mutex<Option<CommandEnd>>,
-    /// The text that we wrote last. It is probably still there. The writer holds the lock.
+    /// What we wrote last, which is probably still there. The writer holds the lock.
     written: tokio::sync::Mutex<Option<String>>,
 }
 
 impl History {
-    /// The history to be of one candidate. `job` is the name of the job if COMMAND runs once.
     pub fn new(job: Option<JobId>) -> Self {
         let (entry, command_end) = (Mutex::default(), Mutex::default());
         Self { job, entry, command_end, written: tokio::sync::Mutex::default() }
@@ -234,7 +231,7 @@ impl History {
     }
 }
 
-/// The history with `entry` in it, in the order of terms, cut to its number of leaderships and to the length of a note.
+/// The history with `entry` in it, in the order of terms, without the oldest entries if it is too long.
 fn with_entry(mut history: Vec<Entry>, entry: &Entry) -> String {
     let mut entry = entry.clone();
     if let Some(known) = history.iter().find(|known| known.term == entry.term) {

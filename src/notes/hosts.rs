@@ -1,11 +1,11 @@
 //! Hosts that are held back, for maintenance: their candidates claim nothing for some time.
 //!
 //! The order is a pause of a shard that is named after the host and that nobody leads. Candidates read it after a
-//! grant, and while it holds them back; a leader that runs COMMAND goes on, and does not read it again. So it costs one
-//! request for each grant, and none for a renewal.
+//! grant, and while it holds them back; a leader that runs COMMAND does not read it again. So it costs one request for
+//! each grant, and none for a renewal.
 //!
-//! The hazard: a store may deny a candidate what belongs to another shard. An election is safe without this order, so
-//! one that cannot be read holds no candidate back.
+//! The hazard: a store may deny a candidate the notes of another shard. An election is safe without this order, so one
+//! that cannot be read holds no candidate back.
 
 use super::orders::{self, Orders, PauseOrder};
 use crate::election::Pause;

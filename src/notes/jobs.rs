@@ -7,9 +7,8 @@
 //!   run without an end counts as failed. It may have done its work, so nothing repeats it by itself unless the user
 //!   allows that. A candidate that is started later repeats a job with a name, because somebody wants it to run; one
 //!   that waited behind the failed run does not.
-//! - The answer to the request that books a run may be lost. An entry names the session that made it, so the candidate
-//!   recognises its own entry when it asks again. An entry whose run never began is withdrawn: left there, it would
-//!   count as a failed run.
+//! - The answer to the request that books a run may be lost. So an entry names the session that made it, by which the
+//!   candidate recognises its own. An entry whose run never began would count as a failed run, so it is withdrawn.
 //! - The lease keeps two runs apart, not the ledger: a store that forgets this note forgets that a job was done.
 
 mod gate;
@@ -32,14 +31,12 @@ const LONGEST_END: usize = 100;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub frequency: Frequency,
-    /// How many more runs may follow one that failed. None: those of later periods, or of candidates that are started
-    /// later.
+    /// How many runs may follow failed ones. None: only those of later periods, or of candidates that are started later.
     pub retry_failed: Option<u32>,
-    /// The exit status of a candidate that did not run the job, because another one has.
+    /// The exit status of a candidate that did not run the job because another one has.
     pub done_exit_code: u8,
 }
 
-/// How often a job is to succeed: once in each period, or once under its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frequency {
     Every(Period),
@@ -61,7 +58,7 @@ pub struct Ledger {
     /// None for a job that runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<Turn>,
-    /// How many runs there were in this period, or under this name.
+    /// Runs in this period, or under this name.
     pub attempts: u32,
     pub run: Run,
     /// An earlier run that counted as failed, and then succeeded.
@@ -79,7 +76,7 @@ pub struct Run {
     pub from_millis: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_millis: Option<u64>,
-    /// The exit status as a shell shows it; 0 is success. None while the run lasts, and where nobody could say.
+    /// The exit status as a shell shows it. None while the run lasts, or if nobody recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u8>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,7 +99,7 @@ impl Run {
 
     fn settled(&self, ran: &Ran) -> Self {
         let status = match (&ran.how, ran.end) {
-            // These ends set the status, whatever COMMAND returned.
+            // Whatever COMMAND returned.
             (Ended::Overran, _) => Some(exit::OVERRAN),
             (Ended::Lost(_), _) => Some(exit::LOST),
             (_, Some(end)) => Some(end.exit_status()),
@@ -131,7 +128,7 @@ impl Run {
 }
 
 impl Ledger {
-    /// The run that counts: the one that succeeded, or else the last one.
+    /// The run that succeeded, or else the last one.
     pub fn counting(&self) -> &Run {
         self.succeeded.as_ref().unwrap_or(&self.run)
     }
@@ -155,17 +152,16 @@ impl Ledger {
     }
 }
 
-/// The last run of a job that runs once a period. None if it has not run, or if the store has forgotten it.
+/// Of a job that runs once a period. None if it has not run, or the store has forgotten it.
 pub async fn last(store: &dyn Notes, shard: &Shard) -> Answer<Option<Ledger>> {
     last_in(store.read(shard, &Page::Runs).await?.as_ref(), shard)
 }
 
-/// The same, from the note on [`Page::Runs`].
 pub fn last_in(note: Option<&Note>, shard: &Shard) -> Answer<Option<Ledger>> {
     Ledger::read(note, &Page::Runs, shard)
 }
 
-/// The ledger of a job that runs once. None if it has not run.
+/// Of a job that runs once. None if it has not run.
 pub async fn of_job(store: &dyn Notes, shard: &Shard, job: &JobId) -> Answer<Option<Ledger>> {
     let page = Page::Once(job.clone());
     Ledger::read(store.read(shard, &page).await?.as_ref(), &page, shard)
@@ -204,12 +200,11 @@ pub async fn clear(
     .await
 }
 
-/// What the ledger says of one more run.
 #[derive(Debug, PartialEq, Eq)]
 enum Judged {
-    /// The candidate may run the job: this is the number of the run, and its period.
+    /// The job may run: the number of the run, and its period.
     Run(u32, Option<Turn>),
-    /// The ledger holds our own entry, and its run has not begun.
+    /// The ledger has our own entry, whose run has not begun.
     Ours,
     Skip(Skipped),
 }
@@ -217,7 +212,7 @@ enum Judged {
 #[derive(Clone, Copy, Debug)]
 struct Asking<'a> {
     shard: &'a Shard,
-    /// None once the candidate's run has begun: an entry of its own is then like one of others.
+    /// None once the candidate's run has begun: its own entry then counts like one of others.
     session: Option<&'a Session>,
     behind: &'a Behind,
 }
@@ -277,7 +272,6 @@ impl Job {
         Judged::Skip(Skipped { said: self.failed_already(ledger, asking.shard), status, failed: true })
     }
 
-    /// Why the job is not run, and how to run it again.
     fn done_already(&self, ledger: &Ledger, shard: &Shard) -> String {
         let run = ledger.counting();
         let host = &run.host;
@@ -323,7 +317,7 @@ impl Job {
     fn booked(&self, attempts: u32, turn: Option<Turn>, before: Option<&Ledger>) -> Booked {
         let name = match &self.frequency {
             Frequency::Every(_) => ("LEADERRUN_DUE", turn.map(Turn::due).unwrap_or_default()),
-            // Not the variable of the option: a leaderrun inside COMMAND would read it and take its own job for done.
+            // Not the option's variable: a leaderrun inside COMMAND would read it and take its own job for done.
             Frequency::Once(job) => ("LEADERRUN_JOB", job.to_string()),
         };
         let previous = match before.filter(|_| attempts > 1).map(|before| before.run.status) {

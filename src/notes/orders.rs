@@ -1,12 +1,10 @@
 //! Operators' orders for the candidates of a shard: a pause, or a handover.
 //!
 //! The hazard: candidates that start later also read an order, and a candidate may obey it twice. So a handover names
-//! the term that it ends, and keeps nobody from leading after a later term. A pause ends by the store's clock, so a
-//! host obeys it correctly even if its own clock is wrong: with the note, or so long before the store forgets the note,
-//! for a handover may last longer.
+//! the term that it ends, and keeps nobody from leading after a later term. A pause ends by the store's clock, not by
+//! that of a host: with the note, or some time before it if a handover in the same note lasts longer.
 //!
-//! Orders do not keep two trees from running at once: the lease does. A store that forgets its orders forgets the pause
-//! with them.
+//! Orders do not keep two trees from running at once: the lease does. A store that forgets its orders forgets the pause.
 
 use super::update::{Edit, Start, update};
 use crate::election::{Directives, Handover, Pause};
@@ -17,7 +15,7 @@ use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How long after its hold the store forgets a handover that nobody completes.
+/// How long after its hold a handover stays that nobody completes.
 const HANDOVER_LASTS: Duration = Duration::from_mins(10);
 
 /// The note on [`Page::Orders`]. Fields are added, never renamed or removed.
@@ -27,7 +25,7 @@ pub struct Orders {
     pub pause: Option<PauseOrder>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handover: Option<HandoverOrder>,
-    /// How long before the note ends the pause does, if the handover lasts longer.
+    /// How long before the note the pause ends, if the handover lasts longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pause_ends_before_millis: Option<u64>,
 }
@@ -37,7 +35,7 @@ pub struct PauseOrder {
     /// A random id, new in each order, so that its writer recognises it.
     pub id: Session,
     pub by: String,
-    /// When the order was given, by the clock of the operator's host. For people.
+    /// By the clock of the operator's host, for people.
     pub since_millis: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -47,7 +45,7 @@ pub struct PauseOrder {
     /// Of a [host](super::hosts): only for shards whose names begin with this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// None: until an operator ends it. The store tells this; it is not part of the text.
+    /// None: until an operator ends it. Not part of the text: the store tells this.
     #[serde(skip)]
     pub left: Option<Duration>,
 }
@@ -58,7 +56,7 @@ pub struct HandoverOrder {
     pub by: String,
     pub since_millis: u64,
     pub term: Term,
-    /// The session that led in that term. It does not follow itself.
+    /// The session that led in that term, which does not follow itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Session>,
     /// The owner or host that may follow. None: any other candidate.
@@ -73,12 +71,10 @@ impl PauseOrder {
         on_one_line(format!("by {}{reason}", self.by))
     }
 
-    /// Of the order that holds a host back.
     pub(super) fn said_of(&self, host: &str) -> String {
         on_one_line(format!("on {host} {}", self.said()))
     }
 
-    /// Whether an order that holds a host back is for this shard.
     pub fn is_for(&self, shard: &Shard) -> bool {
         self.prefix.as_ref().is_none_or(|prefix| shard.as_str().starts_with(prefix.as_str()))
     }
@@ -148,11 +144,8 @@ pub async fn read(store: &dyn Notes, shard: &Shard) -> Answer<Orders> {
     Orders::read(store.read(shard, &Page::Orders).await?.as_ref(), shard)
 }
 
-/// Changes the orders, while others may do the same. Calls `edit` again whenever another writer was faster; `edit`
-/// returns false if nothing needs to change. Returns the orders as they are now.
-///
-/// # Errors
-/// As [`Notes::replace`]. After an unknown outcome it has read the note again to see whether the change was applied.
+/// Changes the orders. Calls `edit` again whenever another writer was faster; `edit` returns false if nothing needs to
+/// change. After an unknown outcome it reads the note again. Returns the orders as they are now.
 pub async fn change(store: &dyn Notes, shard: &Shard, mut edit: impl FnMut(&mut Orders) -> bool) -> Answer<Orders> {
     update(store, shard, &Page::Orders, "orders", Start::ReadAndMakeSure, |standing| {
         let before = Orders::read(standing, shard)?;
@@ -173,13 +166,12 @@ pub async fn remove(store: &dyn Notes, shard: &Shard) -> Answer<()> {
     .await
 }
 
-/// Removes a handover of `term` or an earlier one: it is done.
+/// Removes a handover of `term` or an earlier one, because it is done.
 pub async fn forget_handover(store: &dyn Notes, shard: &Shard, term: Term) -> Answer<()> {
     let edit = |orders: &mut Orders| orders.handover.take_if(|handover| handover.term <= term).is_some();
     change(store, shard, edit).await.map(drop)
 }
 
-/// The name of the operator who runs this process, with the host.
 pub fn operator() -> String {
     let user = nix::unistd::getuid();
     let named = || nix::unistd::User::from_uid(user).ok().flatten().map(|user| user.name);

@@ -1,14 +1,13 @@
 //! The announcements of standbys, so that operators can count the candidates that could take over.
 //!
-//! The hazard: a host that is gone withdraws nothing. So an announcement expires by itself, by the store's clock, and a
-//! reader sees a standby for up to [`LASTS`] after it crashed. Where each request costs money, a candidate announces
-//! itself only if it was asked to.
+//! The hazard: a host that is gone withdraws nothing. So an announcement expires by the store's clock, and a reader sees
+//! a standby for up to [`LASTS`] after it crashed. Where each request costs money, a candidate announces itself only if
+//! it was asked to.
 //!
-//! Nobody else writes this note, so there is nothing to merge. Two attempts are enough: the next announcement comes
-//! soon.
+//! Nobody else writes this note, and the next announcement comes soon, so two attempts are enough.
 //!
-//! An operator who pauses a shard that nobody ever led announces that here as well. No lease says that there is such a
-//! shard, and a store lists these notes without reading the orders of every name.
+//! A pause of a shard that nobody ever led is announced here as well: no lease shows that there is such a shard, and a
+//! store lists these notes without reading the orders of every name.
 
 use crate::lease::{Candidate, Session, Shard};
 use crate::store::stable_hash::fnv1a;
@@ -17,10 +16,10 @@ use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// From one announcement to the next. The second one comes sooner, so that candidates that started together do not
-/// announce themselves together from then on.
+/// Between two announcements. The second one comes sooner, so that candidates that started together do not go on
+/// announcing themselves together.
 pub const EVERY: Duration = Duration::from_secs(20);
-/// How long an announcement lasts. One may be lost and the next one late, and the standby is still counted.
+/// One announcement may be lost and the next one late, and the standby is still counted.
 pub const LASTS: Duration = Duration::from_mins(1);
 
 /// The note on [`Page::Standby`]. Fields are added, never renamed or removed.
@@ -34,7 +33,7 @@ pub struct Standby {
     pub since_millis: u64,
 }
 
-/// The announcement that a shard is paused, beside those of standbys. Its place is the id of the order.
+/// That a shard is paused. Its place among the standbys' is the id of the order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Paused {
     paused: Session,
@@ -46,7 +45,7 @@ pub struct Announced {
     pub paused: Vec<Shard>,
 }
 
-/// Announces `candidate` again and again, until the future is dropped. Reports failures to `report`.
+/// Announces `candidate` until the future is dropped.
 pub async fn announce(store: &dyn Notes, candidate: &Candidate, timeout: Duration, report: impl Fn(&str)) {
     let text = text(candidate);
     let mut standing = None;
@@ -56,7 +55,7 @@ pub async fn announce(store: &dyn Notes, candidate: &Candidate, timeout: Duratio
         let page = Page::Standby(candidate.session.clone());
         let announced = async {
             if !store.replace(&candidate.shard, &page, standing.as_deref(), Some(&draft)).await? {
-                // It expired, or the answer to an earlier write was lost.
+                // The note expired, or the answer to an earlier write was lost.
                 let found = store.read(&candidate.shard, &page).await?.map(|note| note.text);
                 store.replace(&candidate.shard, &page, found.as_deref(), Some(&draft)).await?;
             }
@@ -71,8 +70,7 @@ pub async fn announce(store: &dyn Notes, candidate: &Candidate, timeout: Duratio
     }
 }
 
-/// The time from the first announcement to the second: a quarter of the usual time to all of it, as the session, which
-/// is random, decides.
+/// From the first announcement to the second: by the random session, a quarter of the usual time to all of it.
 fn second_after(session: &Session) -> Duration {
     let most = EVERY * 3 / 4;
     let part = fnv1a(session.as_str().bytes()) % whole_millis(most);
@@ -85,7 +83,6 @@ pub async fn withdraw(store: &dyn Notes, candidate: &Candidate) -> Answer<()> {
     store.replace(&candidate.shard, &page, Some(&note.text), None).await.map(drop)
 }
 
-/// Announces that `shard` is paused by the order `id`, for as long as that lasts.
 pub async fn announce_pause(store: &dyn Notes, shard: &Shard, id: &Session, lasts: Option<Duration>) -> Answer<()> {
     let draft = Note::lasting(pause_text(id), lasts);
     store.replace(shard, &Page::Standby(id.clone()), None, Some(&draft)).await.map(drop)
@@ -99,8 +96,7 @@ fn pause_text(id: &Session) -> String {
     serde_json::to_string(&Paused { paused: id.clone() }).expect("it is plain data")
 }
 
-/// The standbys of the shards whose names begin with `prefix`, in the order of shards, and the shards that were paused
-/// before anybody led them. Skips notes that another program wrote.
+/// In the order of shards. Skips notes that another program wrote.
 pub async fn announced(store: &dyn Notes, prefix: &str) -> Answer<Announced> {
     let mut notes = store.standbys(prefix).await?;
     notes.sort_by(|(one, _), (other, _)| one.cmp(other));

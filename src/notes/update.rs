@@ -1,37 +1,32 @@
 //! Changes a note that others may change at the same time: read, edit, and write if nothing has changed since.
 //!
-//! The hazard: a write may be applied although its answer was lost. To write again blindly would then be refused, or
-//! would change what another writer has put there since. So [`update`] returns the error, or reads the note again and
-//! applies the edit to what is there now. Each edit recognises its own work, and leaves it.
+//! The hazard: a write may be applied although its answer was lost. A second write would be refused, or would change
+//! what another writer has put there since. So [`update`] returns the error, or reads the note again and applies the
+//! edit to what is there now. Each edit recognises its own work, and leaves it.
 
 use crate::lease::Shard;
 use crate::store::{Answer, ErrorKind, Note, Notes, Page, StoreError};
 
-/// The most attempts while others keep changing the note. After that the caller gets an error.
+/// The most attempts while others keep changing the note.
 const MOST_ATTEMPTS: usize = 10;
 
-/// What an edit does with a note. Both variants carry the answer for the caller.
+/// What an edit does with a note, and the answer for the caller.
 pub enum Edit<T> {
     Leave(T),
-    /// The new note. None removes the note.
+    /// None removes the note.
     Replace(Option<Note>, T),
 }
 
-/// What the first attempt starts from.
 pub enum Start {
     Read,
-    /// The note probably has this text (None: it is absent), so it is not read first.
+    /// Does not read first, because the note probably has this text, or is absent (None).
     Expect(Option<String>),
-    /// As `Read`, for changes that nobody makes again: after a write whose outcome is unknown the note is read again.
+    /// As `Read`, for changes that nobody repeats: after an unknown outcome the note is read again.
     ReadAndMakeSure,
 }
 
-/// Applies `edit` to the note on `page`. Calls `edit` again with the present note whenever the note has changed. `what`
-/// names the note in messages.
-///
-/// # Errors
-/// Those of `edit`, and as [`Notes::replace`]; not applied where others keep changing the note. Unknown where a write
-/// may have been applied, whatever became of the last attempt.
+/// Applies `edit` to the note on `page`, again whenever the note has changed. `what` names the note in messages. The
+/// error is `Unknown` if any write may have been applied, whatever became of the last attempt.
 pub async fn update<T>(
     store: &dyn Notes,
     shard: &Shard,

@@ -1,10 +1,10 @@
 //! `--listen`: the state of this candidate over HTTP, for probes, load balancers and Prometheus. `leaderctl serve`
 //! shows a whole store by the same server.
 //!
-//! The hazard: clients share the thread whose event loop renews the lease, and anybody may connect. So each client gets
+//! The hazard: clients share the thread whose event loop renews the lease, and anybody may connect. So clients get
 //! little of it: one request per connection, five seconds for it, a thousand new connections per second, and 32 at the
-//! same time. When there are more, the oldest is dropped, so a slow client loses its place to the next probe. The
-//! server reads only the head of a request, and no request changes anything.
+//! same time. Beyond that the oldest is dropped, so a slow client loses its place to the next probe. The server reads
+//! only the head of a request, and no request changes anything.
 
 use super::listen::Address;
 use crate::election::LogEvent;
@@ -34,16 +34,16 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 pub const MOST: usize = 32;
 const PACE: Duration = Duration::from_millis(1);
-/// The pause after a failed accept, for example without descriptors. Clients wait, and the election goes on.
+/// The pause after a failed accept, such as without descriptors.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
-/// The most bytes of a request's head: the least that hyper allows.
+/// The least that hyper allows.
 const LONGEST_HEAD: usize = 8192;
 
 pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub const REFUSED: (StatusCode, &str) = (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are allowed\n");
 pub const OF_A_PROBE: Duration = Duration::from_secs(5);
 
-/// A running server. Dropping it stops it.
+/// A running server, until it is dropped.
 pub struct Listening {
     task: JoinHandle<()>,
     pub address: String,
@@ -63,7 +63,7 @@ impl Drop for Listening {
     }
 }
 
-/// Binds `address` and starts to answer by `routes`, which only read. A connection has `patience`.
+/// Binds `address` and answers by `routes`, which only read. A connection may take `patience`.
 pub async fn begin(address: &Address, routes: Router, patience: Duration) -> io::Result<Listening> {
     let (listener, socket) = match address {
         Address::Tcp(address) => (Listener::Tcp(TcpListener::bind(address).await?), None),
@@ -93,9 +93,8 @@ async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Binds a socket in the file system. The kernel does not remove such a socket when its process ends, so this replaces
-/// one that nobody listens on. If two candidates find the same stale socket, the second must not remove what the first
-/// has just made.
+/// Replaces a socket that nobody listens on, because the kernel does not remove it when its process ends. If two
+/// candidates find the same stale socket, the second must not remove what the first has just made.
 async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let refused = match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => error,
@@ -103,7 +102,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = File::open(directory)?;
-    // Another candidate that starts holds this lock for a moment. Any other owner of the lock must not hold us up.
+    // Another candidate that starts holds this lock for a moment. Nobody else may hold us up with it.
     if directory.try_lock().is_err() {
         return Err(refused);
     }
@@ -157,7 +156,7 @@ async fn serve(listener: Listener, routes: Router, patience: Duration) {
 
 async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router, patience: Duration) {
     let mut http = http1::Builder::new();
-    // The timeout below covers the whole connection. Without keep-alive it has one request.
+    // The timeout below covers the whole connection, which has one request.
     http.keep_alive(false).header_read_timeout(None).max_buf_size(LONGEST_HEAD);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     // Errors of clients are not logged: clients could fill the log.

@@ -1,10 +1,10 @@
 //! Log lines on standard error: text for people and journald, or JSON with one object per line.
 //!
 //! If standard error goes to journald, each line begins with its priority (sd-daemon(3)), which journald removes. A
-//! text line begins with the time, unless journald adds one, or a person reads along at a terminal.
+//! text line begins with the time, unless journald adds one or it goes to a terminal.
 //!
-//! The hazard: a program that reads JSON must get nothing else, and the worst mistakes are found before the options are
-//! known. So the format is chosen as soon as possible ([`choose`]), and every line of ours asks for it.
+//! The hazard: a program that reads JSON must get nothing else, and some mistakes are found before the options are
+//! known. So the format is chosen as soon as possible ([`choose`]), and every line asks for it.
 
 use crate::election::{LogEvent, Why};
 use crate::observe::terminal::{self, priority, time};
@@ -27,15 +27,14 @@ pub enum Format {
 }
 
 static IS_JSON: AtomicBool = AtomicBool::new(false);
-/// Whether lines have a time. Mistakes in the options have none: the user who made them reads them at once.
+/// Whether lines have a time. Mistakes in the options have none, because the user reads them at once.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Sets the format of all lines from here on.
 pub fn choose(format: Format) {
     IS_JSON.store(format == Format::Json, Ordering::Relaxed);
 }
 
-/// Writes a warning that belongs to no election.
+/// A warning that belongs to no election.
 pub fn warn(program: &str, message: &str) {
     terminal::say(line(program, Level::WARN, "warning: ", message, None));
 }
@@ -44,7 +43,7 @@ pub fn fail(program: &str, status: u8, message: &str) {
     terminal::say(line(program, Level::ERROR, "", &message.replace(['\n', '\r'], " "), Some(status)));
 }
 
-/// Tells programs how this one ends. People see the status, and what was logged before.
+/// Only in JSON: people see the status, and what was logged before.
 pub fn end(status: u8, why: Why, shard: &str, owner: &str) {
     let event = LogEvent::Ended.into_str();
     let from = why.from();
@@ -54,7 +53,7 @@ pub fn end(status: u8, why: Why, shard: &str, owner: &str) {
     }
 }
 
-/// A line in the format of the log. The log itself cannot be used: it has not begun, or it is in the middle of a line.
+/// A line in the format of the log, where the log itself has not begun or is in the middle of a line.
 fn line(program: &str, level: Level, kind: &str, message: &str, status: Option<u8>) -> String {
     let priority = priority(level);
     if !IS_JSON.load(Ordering::Relaxed) {
@@ -90,7 +89,7 @@ pub fn begin(program: &'static str, format: Format, verbose: u8, quiet: bool) {
     let lines = tracing_subscriber::fmt::layer().with_writer(|| terminal::Lines);
     let registry = tracing_subscriber::registry();
     let level = LevelFilter::from_level(level);
-    // A second call is a second election in this process. The log of the first one stays.
+    // In a second election of this process, the log of the first one stays.
     let _ = match format {
         Format::Text => registry
             .with(lines.fmt_fields(debug_fn(field)).event_format(Text { program }).with_filter(level).with_filter(ours))
@@ -127,8 +126,7 @@ pub fn end_on_panic(program: &'static str) {
     }));
 }
 
-/// Formats a line as JSON, and gives it an `event` if it has none: only the lines about an election have one of their
-/// own.
+/// Gives a line an `event` if it has none: only lines about an election have their own.
 struct Json<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Json<F>
@@ -152,7 +150,7 @@ where
     }
 }
 
-/// Writes a field of a text line. Only JSON has the values of the election: a text line has them in words.
+/// Leaves out fields that a text line has in words.
 fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     match field.name() {
         "message" => write!(writer, "{value:?}"),
@@ -161,7 +159,7 @@ fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt:
     }
 }
 
-/// Formats a line as `leaderrun: message shard=a term=3 owner=b`, with the time before it.
+/// `TIME leaderrun: message shard=a term=3 owner=b`.
 struct Text {
     program: &'static str,
 }
@@ -174,7 +172,7 @@ where
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut line = String::new();
         context.format_fields(Writer::new(&mut line), event)?;
-        // An event without words is for programs alone.
+        // An event without words is for programs.
         if line.is_empty() {
             return Ok(());
         }

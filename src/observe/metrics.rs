@@ -1,8 +1,8 @@
 //! The metrics of a candidate, for probes and for Prometheus (see [`http`](crate::observe::http)).
 //!
 //! The hazard: a metric that says "leader" a moment too long sends work to a COMMAND that is being stopped. So the
-//! metrics see each event before the election does, and each action before it is carried out. Every question checks the
-//! deadline against the clock.
+//! metrics see each event before the election does, and each action before it is carried out, and every answer checks
+//! the deadline against the clock.
 
 mod series;
 
@@ -30,9 +30,9 @@ pub struct Metrics {
 struct State {
     view: Option<View>,
     heard: bool,
-    /// Since when the store has not answered: the first failed request after its last answer.
+    /// When the first failed request after the store's last answer was sent.
     silent_since: Option<BootInstant>,
-    /// Some from the order to start COMMAND until the leadership ends.
+    /// Some once COMMAND is to start, until the leadership ends.
     leadership: Option<Leadership>,
 }
 
@@ -40,7 +40,7 @@ struct Leadership {
     term: Term,
     deadline: Deadline,
     run: Run,
-    /// The shard of the term: the slot, if there is one.
+    /// The slot, if there is one.
     shard: Shard,
     /// COMMAND has run in this leadership before.
     again: bool,
@@ -90,7 +90,7 @@ impl Metrics {
             | Event::Late(_)
             | Event::Counted { answer: Ok(None) }
             | Event::Tree(TreeEvent::Unhealthy(_)) => {}
-            // Silence counts from the request, not from its failure.
+            // Silence counts from the request.
             Event::Claimed { sent, answer } => self.answered(*sent, answer),
             Event::Observed { answer } => self.answered(now, answer),
             Event::Changed(answer) | Event::Settled { answer, .. } => self.answered(now, answer),
@@ -145,14 +145,14 @@ impl Metrics {
         }
     }
 
-    /// Tells whether COMMAND runs under a lease that is not lost, and since when.
+    /// Whether COMMAND runs under a lease that is not lost, and since when.
     pub fn leads(&self, now: BootInstant) -> Leads {
         let known = self.state.lock();
         let leading = known.leadership.as_ref().filter(|leadership| leadership.is_leading(now, known.late().extra));
         let Candidate { shard, owner, host, .. } = &self.candidate;
         Leads {
             leader: leading.is_some(),
-            // A term comes with the name to verify it by.
+            // The name by which the term can be verified.
             shard: leading.map_or(shard, |leadership| &leadership.shard).to_string(),
             owner: owner.clone(),
             host: host.clone(),
@@ -162,7 +162,7 @@ impl Metrics {
         }
     }
 
-    /// Tells whether the candidate takes part: it leads, or could lead.
+    /// Whether the candidate leads, or could lead.
     pub fn readiness(&self, now: BootInstant) -> Result<&'static str, String> {
         let known = self.state.lock();
         let silence = known.silent_since.map_or(Duration::ZERO, |since| now.since(since));
@@ -179,7 +179,7 @@ impl Metrics {
 
     pub fn text(&self, now: BootInstant) -> String {
         self.update_gauges(now);
-        // It fails only on a family without a name or samples, and the registry leaves those out.
+        // Fails only on a family without a name or samples, which the registry leaves out.
         TextEncoder::new().encode_to_string(&self.series.registry.gather()).unwrap_or_default()
     }
 
@@ -213,7 +213,6 @@ impl Metrics {
     }
 }
 
-/// For an `Arc`, because the HTTP server reads the same metrics.
 impl Observer for Arc<Metrics> {
     fn began(&mut self, shard: &Shard, term: Term, deadline: Deadline) {
         let mut known = self.state.lock();
@@ -250,7 +249,7 @@ impl Observer for Arc<Metrics> {
 impl Leadership {
     fn is_leading(&self, now: BootInstant, extra: Duration) -> bool {
         match self.run {
-            // The guard stops the tree at `term_at`, whether or not its report has arrived.
+            // The guard stops the tree at `term_at`. Its report may come later.
             Run::Running(_) => now < self.deadline.earlier(extra).term_at,
             Run::Starting | Run::Over | Run::Dead => false,
         }

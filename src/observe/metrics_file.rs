@@ -1,9 +1,9 @@
-//! `--metrics-file`: the result of each run of COMMAND in a file, for the textfile collector of node_exporter. So a job
-//! that lives for a second is seen.
+//! `--metrics-file`: the result of each run of COMMAND in a file, for the textfile collector of node_exporter, which
+//! also sees a job that lives for a second.
 //!
 //! The hazards: a file system may hang, and the thread of the event loop renews the lease. So another thread writes,
 //! and a candidate that ends waits only a moment for it. The collector may read at any instant, so the file is replaced
-//! as a whole. And a run that fails must not hide the last success, so that is read from the file that is replaced.
+//! as a whole. And a failed run must not hide the last success, which is read from the file that is replaced.
 
 use super::Observer;
 use crate::election::{Action, Ended, Event, TreeEvent, Why};
@@ -27,14 +27,13 @@ const STATUS: &str = "job_last_status";
 const END: &str = "last_exit_status";
 
 pub struct MetricsFile {
-    /// None when no more is to be written.
     results: Option<Sender<News>>,
     /// What `-E` chose: the exit status if another candidate leads, or the shard is paused.
     conflict: u8,
     /// Disconnected when all is written.
     written: Receiver<()>,
     term: Term,
-    /// When COMMAND was started last: by the clock that cannot be set, and in milliseconds since 1970.
+    /// When COMMAND was started last, by the clock that cannot be set, and in milliseconds since 1970.
     started: Option<(BootInstant, u64)>,
     pending: Option<Run>,
 }
@@ -57,7 +56,7 @@ struct Run {
 const ROOM: usize = 4096;
 
 impl MetricsFile {
-    /// Makes sure that the file can be written, and starts the thread that will.
+    /// Makes sure that the file can be written, and starts the thread that writes it.
     pub fn open(path: &Path, candidate: &Candidate, once: Option<&JobId>, conflict: u8) -> Result<Self, String> {
         let refused =
             |error: &io::Error| format!("cannot write --metrics-file {}: {}", path.display(), in_words(error));
@@ -121,7 +120,7 @@ impl Observer for MetricsFile {
             Action::Ended { how, .. } => {
                 // Nobody saw it end.
                 self.ended(exit::LOST);
-                // These set the status, whatever COMMAND returned.
+                // Whatever COMMAND returned.
                 if let Some(result) = &mut self.pending {
                     match how {
                         Ended::Overran => result.status = exit::OVERRAN,
@@ -169,7 +168,7 @@ fn replace(path: &Path, draft: &Path, labels: &str, news: News) -> io::Result<()
     written.and_then(|()| fs::rename(draft, path)).inspect_err(|_| drop(fs::remove_file(draft)))
 }
 
-/// What the file says of this shard, or nothing; with the end of the candidate, which is not a run.
+/// The file as it is, if it is about this shard, with the end of the candidate, which is not a run.
 fn with_end(before: &str, labels: &str, status: u8, why: Why) -> String {
     let runs = if before.contains(&format!("leaderrun_{STATUS}{labels} ")) { before } else { "" };
     let mut text: String = runs.lines().filter(|line| !line.contains(END)).flat_map(|line| [line, "\n"]).collect();

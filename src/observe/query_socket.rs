@@ -1,15 +1,15 @@
 //! The query socket, on which a candidate answers questions from its host: how it is doing, and, for processes of its
 //! tree, whether its lease is still held and for how long.
 //!
-//! The hazard: a script that asks the store before a dangerous step learns what was true when the store answered, and
-//! needs the store's password. The candidate knows its own deadline to the millisecond, without a request. A candidate
-//! that is frozen or gone does not answer, which counts as no.
+//! A script that asks the store before a dangerous step learns what was true when the store answered, and needs the
+//! store's password. The candidate knows its own deadline without a request. A candidate that is frozen or gone does not
+//! answer, which counts as no.
 //!
-//! The socket is in the abstract namespace (unix(7)), where every process of the same network namespace can find it. It
-//! reads no input, and its answers contain no secrets. But when a candidate is gone, its name is free: any user may
-//! bind it and answer that the lease lasts for an hour. So COMMAND believes only an answer that proves the key COMMAND
-//! was given (`key`) and comes from the candidate's user. For people, the answer is shown with the process and the user
-//! that the kernel names (`client`).
+//! The hazard: every process of the network namespace can find the socket, which has an abstract name (unix(7)). It
+//! reads no input, and its answers contain no secrets. But when a candidate is gone, any user may bind its name and
+//! answer that the lease lasts for an hour. So `leaderctl verify` believes only an answer that proves the key that
+//! COMMAND was given (`key`) and comes from the candidate's user. People see the process and the user that the kernel
+//! names (`client`).
 
 pub mod client;
 mod key;
@@ -35,19 +35,18 @@ use tokio::net::{UnixListener, UnixStream};
 pub const VARIABLE: &str = "LEADERRUN_SOCKET";
 pub const KEY_VARIABLE: &str = "LEADERRUN_SOCKET_KEY";
 
-/// The beginning of the name of every query socket.
 const PREFIX: &str = "leaderrun-";
-/// The beginning of the name of a socket whose process asks for a proof.
+/// Begins the name of a socket whose process asks for a proof.
 const ASKER: &str = "leaderctl-";
-/// How long to wait for an answer. A running candidate answers at once.
+/// A running candidate answers at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The most characters of a store's message to pass on. A statement that is cut off could not be read.
+/// Characters of a store's message. A statement that is cut off could not be read.
 const MOST_LETTERS: usize = 500;
 
 /// What a candidate answers: one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
-    /// The shard of the leadership, which may be a slot. Without a leadership, the candidate's shard.
+    /// The shard of the leadership, which may be a slot; without one, the candidate's.
     pub shard: String,
     pub slot_of: Option<String>,
     /// The store as messages name it, without a login.
@@ -64,11 +63,11 @@ pub struct Statement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leads {
     pub term: Term,
-    /// The time until the tree is killed if the lease is not renewed. None if the lease does not expire. Zero once the
-    /// tree is being killed, or stopped because the lease is lost.
+    /// Until the tree is killed if the lease is not renewed. None if it does not expire. Zero once the tree is being
+    /// killed, or stopped because the lease is lost.
     pub left: Option<Duration>,
     pub late: Option<String>,
-    /// The processes of backstop and guard, once they run.
+    /// Backstop and guard, once they run.
     pub helpers: Option<[i32; 2]>,
 }
 
@@ -109,7 +108,7 @@ pub struct QuerySocket {
     listener: UnixListener,
     name: String,
     key: Key,
-    /// What is the same in each answer, and what it is without a leadership.
+    /// The answer without a leadership.
     base: Statement,
     view: View,
     leadership: Option<Leadership>,
@@ -124,9 +123,7 @@ struct Leadership {
 }
 
 impl QuerySocket {
-    /// Binds the socket, under a name that begins as those of all candidates for this shard in this store do.
     pub fn new(candidate: &Candidate, store: &Location, containment: &str) -> io::Result<Self> {
-        // Not the session: nobody needs to know that.
         let name = format!("{}{}", beginning(&candidate.shard, store), Session::random()?.as_str());
         let view = View { role: Role::Standby(None), trouble: None, takeover_warning: None, late: Late::default() };
         let base = Statement {
@@ -147,22 +144,22 @@ impl QuerySocket {
         [(VARIABLE, self.name.clone()), (KEY_VARIABLE, self.key.to_text())]
     }
 
-    /// Answers every question, without end. Cancel-safe.
+    /// Cancel-safe.
     pub async fn answer_all(&self) {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
-                // Descriptors may have run out. This question gets no answer, and the election goes on.
+                // Descriptors may have run out. The election goes on.
                 tokio::time::sleep(PATIENCE).await;
                 continue;
             };
             let text = self.answer(&name_of_asker(&stream), BootInstant::now());
-            // The answer fits into the empty buffer of a new socket, or the asker is gone.
+            // The answer fits into the empty buffer of a new socket.
             let _ = stream.try_write(&text);
         }
     }
 
-    /// The answer to `asker`. The name of the asker's own socket is its question: it is random, known before anything
-    /// is read, and no other question has the same answer. An asker without such a name gets the statement alone.
+    /// The name of the asker's own socket is its question: random, so that no old answer fits, and known before anything
+    /// is read. An asker without such a name gets the statement alone.
     fn answer(&self, asker: &[u8], now: BootInstant) -> Vec<u8> {
         let mut text = serde_json::to_vec(&self.statement(now)).expect("a statement is plain data");
         if asker.starts_with(ASKER.as_bytes()) {
@@ -227,24 +224,24 @@ impl Leadership {
     }
 }
 
-/// How the names of all candidates for `shard` in `store` begin, so that a candidate that does not answer is known by
-/// its name. The names are public: the hash shows neither the shard nor the store.
+/// Begins the names of all candidates for `shard` in `store`, so that one that does not answer is known by its name. The
+/// names are public, and the hash shows neither shard nor store.
 pub fn beginning(shard: &Shard, store: &Location) -> String {
     let identity = store.identity();
     let bytes = shard.as_str().bytes().chain([b' ']).chain(identity.bytes());
     format!("{PREFIX}{:016x}-", fnv1a(bytes))
 }
 
-/// The names of all query sockets of this network namespace, from proc_pid_net(5).
+/// Reads proc_pid_net(5).
 pub fn all() -> io::Result<Vec<String>> {
     let table = std::fs::read_to_string("/proc/net/unix")?;
     let names = table.lines().filter_map(|line| line.split(' ').next_back()?.strip_prefix('@'));
-    // A listening socket is there once as itself, and once for each accepted connection.
+    // A listening socket appears once, and once more for each accepted connection.
     let names: BTreeSet<&str> = names.filter(|name| name.starts_with(PREFIX)).collect();
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 
-/// The peer's name in the abstract namespace, empty if it has none. Tokio's accept does not return such names.
+/// Empty if the peer has no name. Tokio's accept does not return abstract names.
 fn name_of_asker(stream: &UnixStream) -> Vec<u8> {
     let address = getpeername::<UnixAddr>(stream.as_raw_fd());
     address.ok().and_then(|address| address.as_abstract().map(<[u8]>::to_vec)).unwrap_or_default()

@@ -10,9 +10,8 @@
 //! - A file that cannot be opened again (the pipe of another user, or no `/proc`) is written with `RWF_NOWAIT`. Before
 //!   Linux 6.4 pipes do not support that flag. Then poll(2) must report room, and at most `PIPE_BUF` bytes are written,
 //!   which fit into that room. If another process fills the pipe between the two calls, the write waits for the reader:
-//!   a gap of microseconds stays open. A terminal supports neither the flag nor that bound, so each time that poll(2)
-//!   reports room, one byte is written. The gap stays, and a line end, which the terminal turns into two bytes, waits
-//!   if there is room for one.
+//!   a gap of microseconds stays open. A terminal supports neither, so one byte is written each time that poll(2)
+//!   reports room. The gap stays, and a line end, which the terminal turns into two bytes, waits if only one fits.
 //! - A regular file accepts everything. A disk that hangs is not detected here.
 
 use crate::sys;
@@ -32,8 +31,7 @@ const MASTER: u64 = libc::makedev(5, 2);
 
 pub(crate) struct Outlet {
     way: Way,
-    /// Kept even if another file is written to. It must not be closed: the runtime opens /dev/null in place of a closed
-    /// standard stream.
+    /// Kept even if another file is written to, because the runtime opens /dev/null in place of a closed standard stream.
     stderr: Stderr,
 }
 
@@ -61,10 +59,7 @@ impl Outlet {
         Self { way, stderr: stderr() }
     }
 
-    /// Writes the beginning of `lines`. Returns the number of bytes written.
-    ///
-    /// # Errors
-    /// `WouldBlock` if it accepts nothing now; otherwise the kernel's.
+    /// Writes the beginning of `lines`. Returns the number of bytes written; `WouldBlock` if nothing is accepted now.
     pub(crate) fn write(&self, lines: &[u8]) -> io::Result<usize> {
         match &self.way {
             Way::Own(file) => (&*file).write(portion(lines)),
@@ -87,8 +82,8 @@ impl AsFd for Outlet {
     }
 }
 
-/// The part of `lines` to write at once: whole lines if possible. A pipe takes up to `PIPE_BUF` bytes in one piece, so
-/// that no line of another process ends up inside one of ours.
+/// The part of `lines` to write at once: whole lines if possible. Up to `PIPE_BUF` bytes, no line of another process ends
+/// up inside one of ours in a pipe.
 fn portion(lines: &[u8]) -> &[u8] {
     let most = &lines[..lines.len().min(libc::PIPE_BUF)];
     most.iter().rposition(|&byte| byte == b'\n').map_or(most, |end| &most[..=end])
@@ -126,7 +121,7 @@ fn reopened() -> Option<File> {
     file.metadata().is_ok_and(same).then_some(file)
 }
 
-/// Opens the terminal of our session, if standard error is that terminal: the kernel reports the group of no other.
+/// The terminal of our session, if standard error is that terminal: the kernel reports the group of no other.
 fn controlling() -> Option<File> {
     tcgetpgrp(stderr()).ok()?;
     fstat(stderr()).ok().filter(|file| file.st_rdev != MASTER)?;

@@ -3,14 +3,11 @@
 //!
 //! The hazards:
 //!
-//! - A watchdog that is fed out of habit keeps a candidate alive that has long stopped working. So only the event loop
-//!   feeds it, because only a loop that turns gives up requests, kills a tree in time and sees signals. A leader that
-//!   still has its tree after its lease has ended does not feed it either: the service manager may be able to kill what
-//!   leaderrun cannot.
-//! - A watchdog that starves during an outage of the store restarts every candidate and repairs nothing. So a standby
+//! - A watchdog must not be fed by a candidate that no longer works. So only the event loop feeds it, and not while a
+//!   leader still has its tree after its lease has ended: the service manager may be able to kill what leaderrun cannot.
+//! - A watchdog that is not fed during an outage of the store restarts every candidate and repairs nothing. So a standby
 //!   that gets no answers feeds it.
-//! - A service manager that does not read must not hold up the election. Nothing here waits: what cannot be sent now is
-//!   sent later.
+//! - A service manager that does not read must not hold up the election. So what cannot be sent now is sent later.
 
 use super::Observer;
 use crate::election::{Event, Role, TreeEvent, View};
@@ -28,9 +25,9 @@ use std::time::Duration;
 // The service manager's watchdog does not count time in suspend, and neither does this clock.
 use tokio::time::Instant;
 
-/// The variable with the address of the service manager, sd_notify(3).
+/// See sd_notify(3).
 pub const SOCKET: &str = "NOTIFY_SOCKET";
-/// The variables with the watchdog's timeout in microseconds and the process that it watches, sd_watchdog_enabled(3).
+/// See sd_watchdog_enabled(3).
 pub const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 
 const RETRY: Duration = Duration::from_millis(500);
@@ -54,14 +51,14 @@ pub struct Notifier {
     readiness: Readiness,
     /// None if leases do not expire.
     lease: Option<Duration>,
-    /// The end of the lease, by the latest request that was granted.
+    /// By the latest request that was granted.
     valid_until: BootInstant,
     leads: bool,
     slot: Option<u32>,
     wanted: Known,
     known: Known,
     feeding: Option<Feeding>,
-    /// When to look again. None if only the next step of the election can bring something to send.
+    /// When to try again. None until the next step of the election.
     wake: Option<Instant>,
     complained: bool,
 }
@@ -79,8 +76,7 @@ struct Feeding {
 }
 
 impl Notifier {
-    /// Reads the variables that the service manager set. None if it wants no messages. `lease` is None if leases do not
-    /// expire.
+    /// None if the service manager wants no messages. `lease` is None if leases do not expire.
     pub fn from_environment(readiness: Readiness, lease: Option<Duration>) -> Option<Self> {
         let named = std::env::var_os(SOCKET).filter(|name| !name.is_empty())?;
         let [patience, watched] = WATCHDOG.map(std::env::var_os);
@@ -128,7 +124,6 @@ impl Notifier {
         }
     }
 
-    /// Sends what the service manager does not know yet, and feeds the watchdog if it is time.
     pub fn send_news(&mut self) {
         let now = Instant::now();
         let is_due = self.feeding.as_ref().is_some_and(|feeding| now >= feeding.next);
@@ -153,14 +148,14 @@ impl Notifier {
             if feeds {
                 feeding.next = now + feeding.every;
             }
-            // Otherwise the watchdog gets nothing now. The step that ends the leadership feeds it.
+            // Otherwise the step that ends the leadership feeds the watchdog.
             if feeds || !is_due {
                 self.wake = Some(feeding.next);
             }
         }
     }
 
-    /// True when the lease has ended and the leadership has not: the tree cannot be killed.
+    /// The lease has ended and the leadership has not: the tree cannot be killed.
     fn has_overstayed(&self, now: BootInstant) -> bool {
         self.leads && now >= self.valid_until
     }
@@ -227,7 +222,7 @@ fn in_slot(slot: Option<u32>) -> String {
     slot.map(|slot| format!(" (slot {slot})")).unwrap_or_default()
 }
 
-/// The watchdog's timeout, if it watches this process. Children inherit the variables, so they may mean another one.
+/// The watchdog's timeout. Children inherit the variables, which may mean another process.
 fn watchdog(microseconds: Option<&OsStr>, watched: Option<&OsStr>, me: u32) -> Option<Duration> {
     let number = |text: &OsStr| text.to_str()?.parse::<u64>().ok();
     if watched.is_some_and(|watched| number(watched) != Some(u64::from(me))) {
@@ -236,7 +231,6 @@ fn watchdog(microseconds: Option<&OsStr>, watched: Option<&OsStr>, me: u32) -> O
     microseconds.and_then(number).filter(|&microseconds| microseconds > 0).map(Duration::from_micros)
 }
 
-/// Parses an address: a path, or `@` and a name in the abstract namespace.
 fn address(named: &OsStr) -> io::Result<SocketAddr> {
     match named.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),

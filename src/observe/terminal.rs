@@ -1,12 +1,11 @@
 //! What a program writes to standard error.
 //!
-//! The hazard: standard error may accept nothing for a while, or for ever (see `stderr.rs`). Nothing here waits for it.
-//! Lines that it does not accept are kept up to a limit and written later in the same order. Lines beyond the limit are
-//! dropped and counted, and a log line reports the count. Only a process that is ending waits, for a moment.
+//! The hazard: standard error may accept nothing for a while, or for ever (see `stderr.rs`). Lines that it does not
+//! accept are kept up to a limit and written later in the same order. Lines beyond the limit are dropped, and a log line
+//! reports how many. Only a process that is ending waits, for a moment.
 //!
-//! Unlike tracing-appender, this does not write in a thread of its own: on a busy machine, COMMAND's first line then
-//! came before ours about its start (in 23 of 300 runs). And that crate reports a stuck reader on standard output,
-//! which is COMMAND's.
+//! Not tracing-appender, which writes in its own thread: on a busy machine, COMMAND's first line then came before ours
+//! about its start (in 23 of 300 runs). And it reports a stuck reader on standard output, which is COMMAND's.
 
 use crate::observe::stderr::Outlet;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
@@ -33,23 +32,22 @@ static STUCK: Notify = Notify::const_new();
 struct Terminal {
     outlet: Outlet,
     kept: Vec<u8>,
-    /// Lines that were dropped. While there are some, no other line is kept: a line that counts them comes first.
+    /// Dropped lines. While there are some, no other line is kept, because a line that counts them comes first.
     lost: usize,
     report_lost: Box<dyn Fn(usize) -> String + Send>,
     retry_at: Option<Instant>,
 }
 
-/// Sets `report_lost`, which makes the line that counts dropped lines, with its line break.
+/// `report_lost` makes the line that counts dropped lines, with its line break.
 pub(crate) fn begin(report_lost: impl Fn(usize) -> String + Send + 'static) {
     TERMINAL.lock().report_lost = Box::new(report_lost);
 }
 
-/// Writes a line that is not part of the log.
 pub(crate) fn say(line: impl Display) {
     TERMINAL.lock().keep(format!("{line}\n").as_bytes());
 }
 
-/// Waits until it is time to [`flush`] again. Cancel-safe.
+/// Returns when it is time to [`flush`] again. Cancel-safe.
 pub(crate) async fn due() {
     loop {
         let retry_at = TERMINAL.lock().retry_at;
@@ -64,7 +62,7 @@ pub(crate) fn flush() {
     TERMINAL.lock().flush();
 }
 
-/// Tries a last time to write what is kept. A process calls this last.
+/// Tries a last time to write what is kept.
 pub(crate) fn close() {
     TERMINAL.lock().close();
 }
@@ -109,7 +107,7 @@ impl Terminal {
         self.flush();
     }
 
-    /// Writes what is kept. True when nothing is left.
+    /// True if nothing is left.
     fn flush(&mut self) -> bool {
         loop {
             if self.kept.is_empty() && self.lost > 0 {
@@ -142,13 +140,13 @@ impl Terminal {
     }
 }
 
-/// The time with a space after it, or nothing if journald adds it or a person reads along.
+/// The time and a space, or nothing if journald adds the time, or at a terminal.
 pub fn time() -> String {
     static IS_ADDED: LazyLock<bool> = LazyLock::new(|| !priority(Level::INFO).is_empty() || stderr().is_terminal());
     if *IS_ADDED { String::new() } else { format!("{} ", rfc3339_seconds(wall_clock_millis())) }
 }
 
-/// The prefix of a line on standard error: `<3>` and so on for journald, otherwise nothing.
+/// The prefix of a line for journald, such as `<3>`.
 pub fn priority(level: Level) -> &'static str {
     static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()));
     match level {
@@ -160,8 +158,8 @@ pub fn priority(level: Level) -> &'static str {
     }
 }
 
-/// True if standard error is the file that `JOURNAL_STREAM` names. A process inherits the variable even if its standard
-/// error goes elsewhere, so the variable names the file, systemd.exec(5).
+/// Whether standard error is the file that `JOURNAL_STREAM` names (systemd.exec(5)): the variable is inherited even if
+/// standard error goes elsewhere.
 fn is_journal(stream: Option<&str>) -> bool {
     let Some((device, inode)) = stream.and_then(|stream| stream.split_once(':')) else { return false };
     fstat(stderr()).is_ok_and(|file| device.parse() == Ok(file.st_dev) && inode.parse() == Ok(file.st_ino))

@@ -1,7 +1,7 @@
 //! A log line, once in a long while, about what a standby waits for.
 //!
-//! The hazard: what a standby knows of the holder is as old as its last look, and it seldom looks if the store reports
-//! changes. So the line counts down from when it heard of the lease, and says that the leader may renew.
+//! The hazard: what a standby knows of the holder is as old as its last look, which may be long ago if the store reports
+//! changes. So the line counts down from when the standby heard of the lease, and says that the leader may renew.
 
 use crate::election::{Event, Hold, LogEvent, Obstacle, Role, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show, show_seconds};
@@ -13,9 +13,9 @@ use std::mem::take;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// When the log says that the store has not answered the first request. The request may take much longer.
+/// After this the log says that the store has not answered the first request.
 const FIRST: Duration = Duration::from_secs(2);
-/// Rare enough not to fill a log, and frequent enough that today's log has one.
+/// Seldom enough not to fill a log, but today's log has one.
 const EVERY: Duration = Duration::from_hours(1);
 
 pub(crate) struct WaitingLog {
@@ -24,7 +24,7 @@ pub(crate) struct WaitingLog {
     store: String,
     answered: bool,
     early: bool,
-    /// Some while the candidate waits: its view, and since when.
+    /// Some while the candidate waits, with since when.
     waits: Option<(View, BootInstant)>,
     heard: Heard,
     next: Instant,
@@ -51,7 +51,7 @@ impl WaitingLog {
         }
     }
 
-    /// Waits until it is time for [`WaitingLog::say`]. Cancel-safe.
+    /// Returns when it is time for [`WaitingLog::say`]. Cancel-safe.
     pub(crate) async fn due(&self) {
         if self.waits.is_none() {
             std::future::pending::<()>().await;

@@ -1,7 +1,5 @@
-//! How long ago something was, beside its time.
-//!
-//! The hazard: most times were written by the clock of another host. So an age is coarse, and a time that this host's
-//! clock has not reached yet is said to be ahead of it.
+//! How long ago something was. Most times were written by the clock of another host. So an age is coarse, and a time may
+//! lie ahead.
 
 use super::rfc3339;
 use crate::time::wall_clock_millis;
@@ -12,7 +10,6 @@ pub fn dated(millis: u64) -> String {
     format!("{} ({})", rfc3339(millis), ago(millis))
 }
 
-/// `3m ago`.
 pub fn ago(millis: u64) -> String {
     let now = wall_clock_millis();
     match now.checked_sub(millis) {

@@ -1,9 +1,9 @@
 //! `leaderctl balance`: leaders move until each host leads about as many shards as the others.
 //!
 //! The hazards: two of these at once would undo each other's moves, and a move may not fit any more when its turn
-//! comes. So it holds a lease of its own while it moves, and it reads again before each move; if a leader is not where
-//! the plan has it, it stops. The lease keeps nothing safe: a move names the term that it ends, and each move is an
-//! order to step down like any other.
+//! comes. So `balance` holds its own lease while it moves, and reads again before each move; if a leader is not where
+//! the plan has it, it stops. Safety does not depend on that lease: each move is an order to step down, which names the
+//! term that it ends.
 
 mod drain;
 mod plan;
@@ -34,11 +34,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The lease that `balance` holds while it moves leaders. After one that was killed, the next waits for it to end.
+/// After a `balance` that was killed, the next one waits for its lease to end.
 const LEASE: Duration = Duration::from_secs(30);
-/// How long each move keeps candidates back on hosts that it does not lead to.
+/// How long a move holds back candidates on other hosts than its target.
 const HOLD: Duration = Duration::from_secs(30);
-/// A leader that is younger stays: it may only just have been moved.
+/// A younger leader stays, because it may just have been moved.
 const YOUNG: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
@@ -130,20 +130,19 @@ impl BalanceFlags {
         moves
     }
 
-    /// Prints what was found and done. `moves` are those that were made, or that a dry run shows.
+    /// `moves` are those that were made, or that a dry run shows.
     fn report(&self, fleet: &Fleet, moves: &[Move], stopped: Option<Stop>) -> ExitCode {
         let (before, after) = (fleet.loads(), fleet.after(moves));
         let result = match moves {
             _ if stopped.is_some() => Verdict::Stopped,
             [_, ..] if self.dry_run => Verdict::Planned,
             [_, ..] => Verdict::Moved,
-            // Nothing is more even than a difference of one.
             [] if unevenness(&before) < self.if_uneven.max(2) => Verdict::Even,
             [] => Verdict::Impossible,
         };
         let mut lines = Vec::new();
         let name = |host: usize| fleet.hosts[host].as_str();
-        // From cron, each line is a mail.
+        // From cron, each line would be a mail.
         let is_news = self.dry_run || !moves.is_empty() || stdout().is_terminal();
         if self.json {
             let by_host = |loads: &[usize]| fleet.hosts.iter().zip(loads.iter().copied()).collect::<BTreeMap<_, _>>();
@@ -202,7 +201,7 @@ struct Mover<'a> {
 }
 
 impl Mover<'_> {
-    /// Makes the moves, one after another, and leaves those in `made` that were made.
+    /// Adds each move that was made to `made`.
     async fn carry_out(&self, fleet: &Fleet, moves: Vec<Move>, made: &mut Vec<Move>) -> Result<(), Stop> {
         for next in moves {
             let holder = fleet.still_fits(self, made, &next).await?;
@@ -235,9 +234,9 @@ impl Mover<'_> {
 }
 
 struct Fleet {
-    /// Those that lead what is counted, or wait for it and may lead it.
+    /// Hosts that lead what is counted, or wait for it and may lead it.
     hosts: Vec<String>,
-    /// All those that lead or wait.
+    /// All hosts that lead or wait.
     known: BTreeSet<String>,
     families: Vec<Family>,
     left_alone: Vec<LeftAlone>,
@@ -245,7 +244,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// With `emptied`, only what that host leads may move, and what stays there is named.
+    /// With `emptied`, only what that host leads may move, and `left_alone` names what stays there.
     async fn read(client: Client<'_>, prefix: &Prefix, emptied: Option<&str>) -> Answer<Self> {
         let standbys = slots::announced(client, prefix.as_str()).await?.standbys;
         let list = client.store.list(prefix.as_str()).await?;
@@ -277,7 +276,6 @@ impl Fleet {
             left_alone.extend(
                 why.filter(|_| emptied.is_none() || goes).map(|why| LeftAlone { shard: shard.to_string(), why }),
             );
-            // Without a host there is none to count it for.
             let Some(host) = &holder.host else { continue };
             led.entry(family).or_default().push((shard, holder, host, stays));
         }
@@ -342,7 +340,7 @@ impl Fleet {
         shares::in_words(self.hosts.iter().map(String::as_str).zip(loads.iter().copied()))
     }
 
-    /// The leader that is to move, if each shard is still led where the plan has it after the moves that were made.
+    /// The leader that is to move, if each shard is still led where the plan has it after the moves made.
     async fn still_fits(&self, mover: &Mover<'_>, made: &[Move], next: &Move) -> Result<Holder, Stop> {
         let Mover { client, prefix, .. } = *mover;
         let changed = |shard: &Shard, how: &str| {
@@ -400,9 +398,6 @@ fn is_young(holder: &Holder) -> Option<String> {
 }
 
 /// Does `work` while it leads the shard [`BALANCE`], so that nobody else balances.
-///
-/// # Errors
-/// If the store does not answer before it begins.
 async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Stop>>) -> Answer<Result<(), Stop>> {
     let stop = |why| Err(Stop(exit::NOT_ACQUIRED, why));
     let own = BALANCE.parse().expect("it is the name of a shard");
@@ -416,7 +411,7 @@ async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Stop>
             return Ok(stop(format!("another one may be balancing for {wait}: try again after that")));
         }
     };
-    // An order that was given is obeyed, although nobody waits for that any more.
+    // An order that was given is obeyed even if nobody waits any more.
     let cut_off = |why: String| stop(format!("{why}; a move that has begun goes on"));
     let done = tokio::select! {
         biased;

@@ -11,13 +11,12 @@ use crate::time::BootInstant;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// How long a ledger is kept at least when an end is written: its time may be over just then.
+/// The least time for which a ledger is kept when an end is written: its own may be over just then.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct JobGate {
     job: Job,
-    /// The writer holds the lock.
     pub(super) entry: Mutex<Option<Entry>>,
 }
 
@@ -44,7 +43,7 @@ impl Standing {
         Self { text: note.text.clone(), until: until(note.lasts) }
     }
 
-    /// The note for what is left of its time; None if it is over.
+    /// None if its time is over.
     fn again(&self) -> Option<Note> {
         let left = left_until(self.until);
         (left != Some(Duration::ZERO)).then(|| Note::lasting(self.text.clone(), left))
@@ -55,7 +54,6 @@ pub(super) fn until(lasts: Option<Duration>) -> BootInstant {
     lasts.map_or(BootInstant::NEVER, |lasts| BootInstant::now().plus(lasts))
 }
 
-/// None: for ever.
 fn left_until(until: BootInstant) -> Option<Duration> {
     (until != BootInstant::NEVER).then(|| until.since(BootInstant::now()))
 }
@@ -65,8 +63,8 @@ impl JobGate {
         Self { job, entry: Mutex::new(None) }
     }
 
-    /// Books a run that is about to start, unless the job is done. The candidate must hold the lease. It calls this
-    /// again when it does not know whether the entry was made.
+    /// Books a run that is about to start, unless the job is done. The candidate holds the lease. It calls this again if
+    /// it does not know whether the entry was made.
     pub async fn book(&self, store: &dyn Notes, candidate: &Candidate, term: Term, behind: &Behind) -> Answer<Booking> {
         let shard = &candidate.shard;
         let page = self.job.frequency.page();
@@ -109,13 +107,13 @@ impl JobGate {
             };
             let run = Run::of(candidate, term);
             let (before, booked) = match entry.take() {
-                // This entry replaces our own of an earlier term.
+                // Replaces our own entry of an earlier term.
                 Some(earlier) if is_ours => (earlier.before, earlier.booked),
                 _ => (standing.map(Standing::of), self.job.booked(attempts, turn, ledger)),
             };
             let ledger = Ledger { period: turn, attempts, run, succeeded: None };
             let draft = Note::lasting(ledger.text(), lasts);
-            // Stored before the request is sent, because the answer may be lost.
+            // Kept before the request is sent, because the answer may be lost.
             *entry = Some(Entry { ledger, until: until(lasts), before, booked: booked.clone(), has_run: false });
             Ok(Edit::Replace(Some(draft), Booking::Booked(booked)))
         })
@@ -133,7 +131,7 @@ impl JobGate {
         *has_run |= ran.is_some();
         let page = self.job.frequency.page();
         let after = |mut standing: Ledger, lasts: Option<Duration>| -> Option<Option<Note>> {
-            // If the ledger is about a later period, we must not change it.
+            // A ledger of a later period must not be changed.
             let same = standing.period == ours.period;
             let first = same && standing.run.is_of(&ours.run.session, ours.run.term);
             match ran {
@@ -154,12 +152,11 @@ impl JobGate {
             Some(Some(Note::lasting(standing.text(), lasts.map(|left| left.max(SHORTEST)))))
         };
         let is_settled = |run: &Run| run.is_of(&ours.run.session, ours.run.term) && run.to_millis.is_some();
-        // Probably nobody has written since.
         let start = Start::Expect(Some(ours.text()));
         update(store, shard, &page, "ledger", start, |standing| {
             let lasts = standing.and_then(|note| note.lasts);
             let Some(ledger) = Ledger::read(standing, &page, shard)? else { return Ok(Edit::Leave(())) };
-            // An earlier attempt wrote this, and its answer was lost.
+            // Written by an earlier attempt whose answer was lost.
             if is_settled(&ledger.run) || ledger.succeeded.as_ref().is_some_and(is_settled) {
                 return Ok(Edit::Leave(()));
             }

@@ -1,8 +1,8 @@
 //! The index of a shard's jobs, in one note. It lists jobs that run once, whose names people would have to know
-//! otherwise, and keeps a job that ran once a period visible when its ledger is over.
+//! otherwise, and keeps a job with a period visible when its ledger is over.
 //!
-//! The hazard: the index is written in the background, after the ledger, and has room for some jobs only. So it may be
-//! behind, and nothing is decided by it: whether a job may run is in its ledger.
+//! The hazard: the index is written in the background, after the ledger, and has room for some jobs only. So nothing is
+//! decided by it: whether a job may run is in its ledger.
 
 use super::{Frequency, Ledger, last, of_job};
 use crate::lease::{JobId, Shard, Term, show};
@@ -16,10 +16,9 @@ use std::time::Duration;
 /// The most jobs in an index. Long names leave room for fewer.
 const MOST: usize = 100;
 const HEADER: &str = "leaderrun jobs";
-/// A job that runs once a period has this and its period in milliseconds in place of a name.
+/// In place of a name, before the period in milliseconds.
 const EVERY: &str = "every:";
 
-/// Which job of a shard: one of those that run once, or the one that runs once a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
     Once(JobId),
@@ -70,8 +69,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// The last run of a job, or the one that succeeded. It has a line of the note: the name, the term, the number of runs,
-/// the times, the status, and the host, which may have blanks. A hyphen stands for what is not known.
+/// The last run of a job, or the one that succeeded: a line of the note with the name, the term, the number of runs, the
+/// times, the status, and the host, which may have blanks. A hyphen means unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Indexed {
     pub job: Name,
@@ -98,7 +97,6 @@ impl Indexed {
         }
     }
 
-    /// What the ledger of the job that runs once a period says.
     pub fn of_period(ledger: &Ledger) -> Self {
         Self::of(Name::Every { millis: ledger.period.map_or(0, |turn| turn.every_millis) }, ledger)
     }
@@ -127,19 +125,17 @@ impl Indexed {
         format!("\n{job} {} {attempts} {from_millis} {to} {status} {host}", term.0)
     }
 
-    /// Whether this is about a later run than `other`, or about the end of that run. A success stays, whatever ran
-    /// after it.
+    /// Whether this is a later run than `other`, or has the end of that run. A success stays, whatever ran after it.
     fn is_after(&self, other: &Self) -> bool {
         other.status != Some(0) && (self.term, self.to_millis.is_some()) > (other.term, other.to_millis.is_some())
     }
 }
 
-/// The jobs of a shard, the newest first, without the one of `ledger`, which says more of it.
+/// The jobs of a shard, newest first, without the job of `ledger`, which says more.
 pub async fn read(store: &dyn Notes, shard: &Shard, ledger: Option<&Ledger>) -> Answer<Vec<Indexed>> {
     read_in(store.read(shard, &Page::Jobs).await?.as_ref(), shard, ledger)
 }
 
-/// The same, from the note on [`Page::Jobs`].
 pub fn read_in(note: Option<&Note>, shard: &Shard, ledger: Option<&Ledger>) -> Answer<Vec<Indexed>> {
     let mut jobs = all_in(note, shard)?;
     jobs.retain(|known| ledger.is_none() || known.job.once().is_some());
@@ -181,14 +177,13 @@ pub async fn write(store: &dyn Notes, shard: &Shard, job: &Frequency) -> Answer<
     }
 }
 
-/// Writes what the ledger of `job` says, or removes a job that has none.
+/// Writes what the ledger of `job` says, or removes the job if it has none.
 pub async fn write_named(store: &dyn Notes, shard: &Shard, job: &JobId) -> Answer<()> {
     let name = Name::Once(job.clone());
     let new = of_job(store, shard, job).await?.map(|ledger| Indexed::of(name.clone(), &ledger));
     put(store, shard, &name, new).await
 }
 
-/// Puts `new` in the place of what the index has of the job `name`.
 async fn put(store: &dyn Notes, shard: &Shard, name: &Name, new: Option<Indexed>) -> Answer<()> {
     update(store, shard, &Page::Jobs, "index of jobs", Start::ReadAndMakeSure, |standing| {
         let mut jobs = all_in(standing, shard)?;

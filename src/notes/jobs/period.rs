@@ -2,30 +2,28 @@
 //!
 //! The hazards:
 //!
-//! - Hosts' clocks differ, and cron starts a job when its own host's clock shows the time. Two hosts that start it for
-//!   one time must run it once, and a host whose clock is early must not take the start for one of the period before.
-//!   So the ledger keeps when the next run is due, `next`, by the clock of a host that ran it. A start that comes more
-//!   than half a period before that does nothing: its period has had its run.
-//! - People start a job by hand, and some start it far more often than it runs. If a start only had to be half a period
-//!   after the last run, hourly starts of a daily job would run it twice a day. So `next` moves on by at least a
-//!   period.
-//! - One host's clock may be a year ahead, and its run would then keep the job from all others for a year. So the
-//!   store, by its own clock, forgets the ledger two periods after the run (see [`Period::lasts`]), and the next start
-//!   runs the job whatever its clock shows.
+//! - Hosts' clocks differ, and cron starts a job by its own host's clock. Two hosts that start it for one time must run
+//!   it once, and the start of a host whose clock is early must not count for the period before. So the ledger keeps
+//!   when the next run is due, `next`, by the clock of a host that ran it. A start more than half a period before that
+//!   does nothing: its period has had its run.
+//! - Some people start a job by hand, or far more often than it is to run. If a start only had to be half a period after
+//!   the last run, hourly starts of a daily job would run it twice a day. So `next` moves on by at least a period.
+//! - A host whose clock is a year ahead would keep the job from all others for a year. So the store, by its own clock,
+//!   forgets the ledger two periods after the run ([`Period::lasts`]), and the next start runs the job whatever its
+//!   clock shows.
 
 use crate::time::{rfc3339_seconds, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The shortest period. A clock that cron runs by is not wrong by this much.
+/// Clocks by which cron runs differ by less.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_hours(24 * 366);
-/// Some stores keep a note a little longer than they were asked to. A directory has no clock but those of its hosts, so
-/// what they read may also differ by what their clocks do.
+/// Some stores keep a note a little longer than they were asked to.
 const KEPT_LONGER: Duration = Duration::from_mins(1);
 
-/// The period of a job, and when this host's wall clock started it. A candidate that waits long for the lease stays in
-/// the period in which it was started.
+/// The period of a job, and when it was started by this host's wall clock. A candidate that waits long for the lease
+/// stays in the period in which it was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     every: Duration,
@@ -58,13 +56,13 @@ impl Period {
         2 * self.every
     }
 
-    /// Whether a ledger counts that the store keeps for another `left`. If that is longer than any was written for, the
-    /// store's clock was set back, or the period was longer then.
+    /// Whether a ledger counts that the store keeps for another `left`. If that is too long, the store's clock was set
+    /// back, or the period was longer.
     pub fn believes(self, left: Option<Duration>) -> bool {
         left.is_none_or(|left| left <= self.lasts() + self.every + KEPT_LONGER)
     }
 
-    /// The period that a run begins; None if the period has run. `last` is what the ledger says of the last one.
+    /// The period that a run begins. None if the period has had its run. `last` is the ledger's.
     pub fn turn(self, last: Option<Turn>) -> Option<Turn> {
         let every_millis = whole_millis(self.every);
         let started = self.started_millis;
@@ -78,7 +76,7 @@ impl Period {
 }
 
 impl Turn {
-    /// When the first run of the period was started: the value of `LEADERRUN_DUE`.
+    /// The value of `LEADERRUN_DUE`.
     pub fn due(self) -> String {
         rfc3339_seconds(self.due_millis)
     }

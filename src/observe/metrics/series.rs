@@ -1,7 +1,7 @@
 //! The metrics by their names, helps and labels.
 //!
-//! The hazard: an alert on a counter that is missing until it first counts never sees its first increase. So every
-//! counter is there from the beginning, with each of its labels.
+//! The hazard: an alert never sees the first increase of a counter that is missing until it counts. So every counter is
+//! there from the beginning, with each of its labels.
 
 use crate::election::Reason;
 use crate::store::ErrorKind;
@@ -30,7 +30,6 @@ pub(super) struct Series {
     pub(super) beyond: IntGauge,
 }
 
-/// Names and labels are constants, so none is refused.
 const SOUND: &str = "a sound name that is registered once";
 
 impl Series {
@@ -42,7 +41,6 @@ impl Series {
         let counter = |name, help| add(&registry, IntCounter::new(name, help));
         let counters = |name, help, label, values: &[&str]| {
             let counters = add(&registry, IntCounterVec::new(Opts::new(name, help), &[label]));
-            // Start at zero, so that the first increase shows as one.
             for value in values {
                 counters.with_label_values(&[value]).reset();
             }

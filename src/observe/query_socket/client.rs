@@ -2,9 +2,8 @@
 //!
 //! The hazard: any user of this host can bind any number of names, and then claim to be a candidate, say nothing, or
 //! never stop talking. So an answer is shown with the process and the user that listen, as the kernel names them
-//! (`SO_PEERCRED`, unix(7)). Its length and its time are limited. And silent sockets of one user do not delay those of
-//! another. Only the look at who listens on each name is sequential: it never waits for the other side, and takes some
-//! microseconds.
+//! (`SO_PEERCRED`, unix(7)). Its length and its time are limited, and silent sockets of one user do not delay those of
+//! another. Only the look at who listens is sequential: it never waits for the other side.
 
 use super::{ASKER, Key, PATIENCE, Statement, all, path};
 use crate::lease::Session;
@@ -17,9 +16,9 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixSocket, UnixStream};
 
-/// The most bytes of an answer. No statement with its proof is longer.
+/// No statement with its proof has more bytes.
 const MOST: u64 = 16 * 1024;
-/// Sockets of one user to ask at the same time. Descriptors are few.
+/// Of one user, because descriptors are few.
 const AT_ONCE: usize = 32;
 
 #[derive(Debug)]
@@ -35,26 +34,25 @@ struct Peer {
     process: Option<u32>,
 }
 
-/// What the candidates of this host answer. Those that are asked about are known by the names of their sockets.
+/// What the candidates of this host answer: first those that are asked about.
 #[derive(Debug, Default)]
 pub struct Survey {
     pub answers: Vec<Answer>,
     pub others: Vec<Answer>,
-    /// Sockets of those asked about with a listener that gave no answer, or none that a candidate would give.
+    /// Sockets of those asked about whose listener gave no answer, or none that a candidate would give.
     pub silent: usize,
-    /// The processes of this user or of root behind those sockets, as far as the kernel names them.
+    /// The processes behind them, of this user or of root, as far as the kernel names them.
     pub silent_processes: BTreeSet<u32>,
-    /// As `silent`, of all others.
     pub silent_others: usize,
 }
 
 impl Answer {
-    /// The process that answered, by the kernel's word. None if it is outside our PID namespace.
+    /// None if the process is outside our PID namespace.
     pub fn pid(&self) -> Option<u32> {
         self.peer.process
     }
 
-    /// The process that answered, by the kernel's word. If the kernel shows no number, by its own word.
+    /// The process that answered, as the kernel names it, or else as it names itself.
     pub fn process(&self) -> String {
         let Peer { user, process } = self.peer;
         let process = match process {
@@ -92,8 +90,8 @@ pub async fn ask_own(name: &str, key: &Key) -> io::Result<Statement> {
     tokio::time::timeout(PATIENCE, asked).await?
 }
 
-/// Asks all candidates of this network namespace, at the same time. It is about those whose names begin with one of
-/// `beginnings`: they are asked before the others.
+/// Asks all candidates of this network namespace at the same time, but those whose names begin with one of `beginnings`
+/// first.
 pub async fn ask_all(beginnings: &[String], patience: Duration) -> Survey {
     let is_meant = |name: &str| beginnings.iter().any(|beginning| name.starts_with(beginning));
     let (mut names, others): (Vec<_>, Vec<_>) = all().unwrap_or_default().into_iter().partition(|name| is_meant(name));
@@ -117,7 +115,7 @@ pub async fn ask_all(beginnings: &[String], patience: Duration) -> Survey {
         let of_a_user = |names| stream::iter(names).for_each_concurrent(AT_ONCE, |name| ask(name, &answers));
         parallel::all(names_of.into_values().map(of_a_user)).await;
     };
-    // After a timeout, the answers that have arrived still count.
+    // After a timeout, answers that have arrived count.
     let _ = tokio::time::timeout(patience.min(PATIENCE), asked).await;
     let mut survey = Survey::default();
     let answers = answers.into_inner();
@@ -144,7 +142,7 @@ async fn ask(name: String, answers: &Mutex<BTreeMap<String, Answer>>) {
     }
 }
 
-/// Connects to a socket. If its queue is full, this fails at once instead of waiting.
+/// Fails at once if the queue of the socket is full.
 async fn reach(name: &str, question: Option<&str>) -> io::Result<(UnixStream, Peer)> {
     let socket = UnixSocket::new_stream()?;
     if let Some(question) = question {

@@ -2,8 +2,8 @@
 //!
 //! The hazard: what the kernel reports of the listener is not enough. A process number is 0 outside its PID namespace
 //! and is used again after the process has ended, and a user namespace shows several users as one. So the candidate
-//! makes up a key at its start and gives it to COMMAND alone, in the environment, which only COMMAND's user and root
-//! can read. The key is never sent: an answer carries a code (HMAC, RFC 2104) over the question and the statement.
+//! gives a random key to COMMAND alone, in the environment, which only COMMAND's user and root can read. The key is
+//! never sent: an answer carries a code (HMAC, RFC 2104) over the question and the statement.
 
 use crate::lease::Session;
 use hmac::{Hmac, KeyInit, Mac};
@@ -27,7 +27,7 @@ impl Key {
         format!("{}:{}", self.user, self.number)
     }
 
-    /// Parses a key. None if no candidate can have made it.
+    /// None if no candidate can have made the key.
     pub fn read(text: &str) -> Option<Self> {
         let (user, number) = text.split_once(':')?;
         let is_number = number.len() == 36 && number.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');

@@ -1,7 +1,7 @@
 //! `leaderctl step-down --host` and `resume --host`: a host leads nothing for a while, for maintenance.
 //!
 //! The hazard: what the host gives up, another of its candidates may take. So first the host is held back, and then its
-//! leaders move, one after another. Whatever stops that half-way, the host stays held back, and a second call goes on.
+//! leaders move, one after another. If that stops half-way, the host stays held back, and a second call goes on.
 
 use super::plan::plan;
 use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, counted, in_turn};
@@ -69,8 +69,8 @@ impl Drain<'_> {
         Ok(self.report(held, fleet.as_ref(), &made, &ended, &left, stopped))
     }
 
-    /// Holds the host back, and returns for how long; None: until it is resumed. An order that does so for longer stays,
-    /// because the maintenance of another operator relies on it.
+    /// Holds the host back, and returns for how long; None: until it is resumed. A longer order stays, because another
+    /// operator relies on it.
     async fn hold(&self, client: Client<'_>) -> Result<Option<Duration>, Failure> {
         let host = self.host;
         let refusal = |status, why: &str| Failure::Other { status, message: format!("{host}: {why}") };
@@ -99,7 +99,7 @@ impl Drain<'_> {
         }
     }
 
-    /// Stops what nobody can take, and says so. Some if that is refused.
+    /// Stops what nobody can take. Returns why that is refused, if it is.
     async fn stop(&self, client: Client<'_>, shard: &Shard) -> Result<Option<String>, Stop> {
         let operator = Operator { client, shard, json: self.json };
         let Some(holder) = operator.inspect().await?.holder else { return Ok(None) };
@@ -116,8 +116,7 @@ impl Drain<'_> {
         }
     }
 
-    /// What there is to say of a host that is not known. Its name may be mistyped, and then the host that was meant
-    /// still leads.
+    /// The name of an unknown host may be mistyped, and then the host that was meant still leads.
     fn doubt(&self, Fleet { known, is_metered, .. }: &Fleet) -> Option<String> {
         if known.contains(self.host) {
             return None;

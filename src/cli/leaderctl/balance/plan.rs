@@ -1,15 +1,14 @@
 //! The moves that spread leaders over hosts as evenly as the standbys allow, and no more moves than that takes.
 //!
 //! A greedy plan, from the host that leads most to the one that leads least, ends less even: a move may need another
-//! one to make room. So this is a flow of least cost. A shard, or all slots of one, sends a leader to each host where
-//! it may be led. The cost of a host is the square of what it leads, and a move costs less than any gain in evenness.
-//! While a cycle of changes with a negative cost is left, it is carried out; when none is left, no assignment costs
-//! less.
+//! one to make room. So this is a minimum-cost flow. A shard, or all slots of one, sends a leader to each host where it
+//! may be led. The cost of a host is the square of what it leads, and a move costs less than any gain in evenness.
+//! Cycles of changes with a negative cost are carried out until none is left; then no assignment costs less.
 
 use crate::lease::{Shard, Term};
 use std::cmp::Reverse;
 
-/// A shard, or the slots of one: any of its candidates may lead any of them.
+/// A shard, or the slots of one, any of which any of its candidates may lead.
 #[derive(Clone, Debug, Default)]
 pub struct Family {
     pub led: Vec<Led>,
@@ -44,11 +43,11 @@ pub fn unevenness(loads: &[usize]) -> usize {
     most - loads.iter().min().copied().unwrap_or_default()
 }
 
-/// What a host counts as leading that is to lead nothing: any move from it evens out more than all others together.
+/// Added to the load of a host that is to lead nothing, so that a move from it gains more than all others together.
 const EMPTIED: usize = 1 << 20;
 
-/// The moves, in an order in which each evens out the most that is left. Each shard moves at most once. The host
-/// `emptied`, if there is one, keeps only what must stay or what no other host can take.
+/// The moves, those that even out the most first. Each shard moves at most once. The host `emptied` keeps only what must
+/// stay or what no other host can take.
 pub fn plan(hosts: usize, families: &[Family], emptied: Option<usize>) -> Vec<Move> {
     let mut spread = Spread::of(hosts, families, emptied);
     while let Some(changes) = spread.cheaper() {
@@ -80,7 +79,7 @@ struct Count {
     most: usize,
 }
 
-/// A family, and the hosts between which one of its leaders moves.
+/// A family, and from and to which host one of its leaders moves.
 type Change = (usize, usize, usize);
 
 struct Spread {
@@ -106,9 +105,8 @@ impl Spread {
         Self { hosts, emptied, counts: counts.collect() }
     }
 
-    /// Changes that together cost less than nothing. None if there are none.
-    ///
-    /// A cycle leads through the hosts and one more node, where load that one host gives away becomes that of another.
+    /// A cycle of changes with a negative cost. It leads through the hosts and one more node, where load that one host
+    /// gives away becomes that of another.
     fn cheaper(&self) -> Option<Vec<Change>> {
         let nodes = self.hosts + 1;
         let arcs = self.arcs();
@@ -140,8 +138,7 @@ impl Spread {
         }
     }
 
-    /// What a change costs: from, to, the price and the family. One leader more on a host costs the difference of the
-    /// squares.
+    /// From, to, price and family of each possible change. One leader more on a host costs the difference of squares.
     fn arcs(&self) -> Vec<(usize, usize, i64, Option<usize>)> {
         let total: usize = self.counts.iter().flatten().map(|count| count.now).sum();
         let weight = signed(total) + 1;
