@@ -198,7 +198,6 @@ impl fmt::Display for Term {
     }
 }
 
-/// A candidate for a lease, as the store's record names it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Candidate {
     pub shard: Shard,
@@ -211,12 +210,10 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// This process, in a new session.
     pub fn here(shard: Shard, owner: Option<String>, lease: Duration) -> std::io::Result<Self> {
         Self::on(host_name()?, shard, owner, lease)
     }
 
-    /// This process, in a new session, on a host of this name.
     pub fn on(host: String, shard: Shard, owner: Option<String>, lease: Duration) -> std::io::Result<Self> {
         let session = Session::random()?;
         let pid = std::process::id();

@@ -185,7 +185,6 @@ fn read_url(path: &Path) -> Result<String, String> {
 pub trait Options: Parser {
     const FIRST_PAGE: FirstPage;
 
-    /// Called before the command line is read.
     fn prepare(_: &Command) {}
 }
 
@@ -330,7 +329,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A name or a reason, on one line.
 pub fn line<const MOST: usize>(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MOST || text.contains(char::is_control) {
         return Err(format!("write 1 to {MOST} printable bytes"));

@@ -58,8 +58,8 @@ pub fn main() -> ExitCode {
     sys::keep_given_mask();
     // If it is inherited as ignored, the kernel reaps children before we do.
     sys::default_action(Signal::SIGCHLD);
-    // Until we handle these signals, they end us at once, even while a file or a name server does not answer. That does
-    // no harm, because nothing is acquired yet.
+    // Until we handle these signals, they end us at once, even while a file or a name server does not answer. Nothing is
+    // acquired yet.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
     start::main(PROGRAM, fail, |flags, matches| begin(&flags, matches))
 }
@@ -102,7 +102,6 @@ fn make_room(mut containment: Containment, flags: &Flags) -> Result<Arc<Containm
     Ok(Arc::new(containment))
 }
 
-/// Opens what a candidate needs, lets it take part, and reports how it ended.
 fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> Result<ExitCode, Failure> {
     let candidate = candidate(flags, &invocation)?;
     let runtime = start::runtime(&invocation.store.location)?;
@@ -126,7 +125,7 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     let outcome = runtime.block_on(take_part(flags, invocation, containment, candidate, terminal_group, observers));
     #[cfg(feature = "watch")]
     drop(listening);
-    // A name lookup may hang for a long time, and nobody needs its result.
+    // A name lookup may hang for a long time.
     runtime.shutdown_background();
     let (outcome, asked) = outcome?;
     tell_what_did_not_run(&outcome, flags.patience(), shard.as_str(), &owner);
@@ -144,8 +143,7 @@ fn candidate(flags: &Flags, invocation: &Invocation) -> anyhow::Result<Candidate
     Ok(Candidate::on(host, invocation.shard.clone(), owner.clone(), invocation.timing.lease)?)
 }
 
-/// Opens the store, and takes part in the election until the candidate leaves it. Returns how, and the last signal
-/// that asked for it.
+/// Takes part in the election. Returns how the candidate left it, and the last signal that asked for it.
 async fn take_part(
     flags: &Flags,
     invocation: Invocation,
@@ -226,13 +224,12 @@ async fn take_part(
 #[cfg(feature = "watch")]
 async fn listen(flags: &Flags, metrics: Option<Arc<Metrics>>) -> Result<Option<Listening>, Failure> {
     let Some((address, metrics)) = flags.observability.listen.as_ref().zip(metrics) else { return Ok(None) };
-    // The next guard of COMMAND needs some while clients have theirs.
+    // COMMAND's next guard needs descriptors while clients have theirs.
     limits::check_descriptors(limits::DESCRIPTORS + http::MOST).map_err(Failure::of_os)?;
     let refused = |error| Failure::of_os(format!("cannot listen on {address}: {}", text::in_words(&error)));
     http::begin(address, http::routes(metrics), http::OF_A_PROBE).await.map(Some).map_err(refused)
 }
 
-/// Says why COMMAND was not needed, or could not be started without waiting.
 fn tell_what_did_not_run(outcome: &Outcome, patience: Patience, shard: &str, owner: &str) {
     let event = LogEvent::Skipped.into_str();
     match outcome {
@@ -248,8 +245,8 @@ fn tell_what_did_not_run(outcome: &Outcome, patience: Patience, shard: &str, own
     }
 }
 
-/// Who leads, since when and for how long, or what else keeps a candidate from leading. A candidate that has waited saw
-/// the lease some time ago, and does not know its end.
+/// Who leads, or what else keeps a candidate from leading. A candidate that has waited saw the lease some time ago, and
+/// does not know its end.
 fn refused_by(obstacle: &Obstacle, patience: Patience) -> String {
     let Obstacle::Holder(holder) = obstacle else { return obstacle.to_string() };
     let since = holder.since_millis.map(|since| format!(" since {}", rfc3339_seconds(since))).unwrap_or_default();
@@ -260,7 +257,6 @@ fn refused_by(obstacle: &Obstacle, patience: Patience) -> String {
     format!("{holder} leads{since}{}", left.unwrap_or_default())
 }
 
-/// What kept COMMAND from running, as the error that it is.
 fn fail_to_run(outcome: Outcome, status: u8, program: &OsStr) -> Result<(), Failure> {
     match outcome {
         Outcome::NotStarted(error) => Err(not_started(program, error)),
@@ -304,14 +300,14 @@ impl Death {
         Some(Self { signal, group: None })
     }
 
-    /// Does not return, except in process 1.
+    /// Returns only in process 1.
     fn die(self) -> ExitCode {
         terminal::close();
         sys::end_by(self.signal, self.group);
         ExitCode::from(self.exit_status())
     }
 
-    /// The status in process 1, which is also what a shell makes of the death.
+    /// For process 1. A shell makes the same of the death.
     fn exit_status(&self) -> u8 {
         exit::of_signal(self.signal as i32)
     }
@@ -326,7 +322,7 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
     let status = error.exit_status();
     let name = text::shown(&program.to_string_lossy());
     let message = match status {
-        // The file was there a moment ago, so what execve(2) misses is what its first line names.
+        // The file exists, so execve(2) misses what its first line names.
         exit::NOT_FOUND if find(program).is_ok() => format!("{name}: cannot be executed: its interpreter is missing"),
         // Perhaps an option after SHARD.
         exit::NOT_FOUND if name.starts_with('-') => format!("{name}: command not found; options go before SHARD"),
@@ -347,7 +343,6 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
     Failure::Other { status, message }
 }
 
-/// Refuses a COMMAND that is not there, before anything is acquired.
 fn find_command(invocation: &Invocation) -> Result<(), Failure> {
     let program = &invocation.words[0];
     let Err(error) = find(program) else { return Ok(()) };

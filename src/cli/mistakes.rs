@@ -1,6 +1,5 @@
-//! One line about what is wrong with a command line: clap's words, without its layout.
-//!
-//! The hazard: clap repeats every word, including a URL in the wrong place, with its password.
+//! One line about what is wrong with a command line: clap's words, without its layout, and without the password of a URL
+//! in the wrong place, which clap would repeat.
 
 use crate::text::{HIDDEN, looks_secret};
 use clap::Error;
@@ -8,7 +7,6 @@ use clap::error::ContextValue;
 use std::error::Error as _;
 use std::num::ParseIntError;
 
-/// The most characters of a word that are repeated.
 const MOST_SHOWN: usize = 100;
 
 pub fn told(error: &Error) -> String {
@@ -28,7 +26,7 @@ pub fn told(error: &Error) -> String {
     if let Some(why) = error.source().filter(|why| why.is::<ParseIntError>()) {
         text = text.replace(&why.to_string(), "write a whole number");
     }
-    // What it would have people pass as a value would be SHARD.
+    // Clap's tip would make a word SHARD.
     let layout = ["Usage:", "For more information", "  tip: to pass"];
     let kept = text.split("\n\n").filter_map(|part| part.split("\n  tip: to pass").next());
     let kept: Vec<&str> = kept.filter(|part| !layout.iter().any(|begins| part.starts_with(begins))).collect();

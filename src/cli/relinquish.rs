@@ -5,10 +5,9 @@ use crate::runner::rotation::Schedule;
 use cronexpr::{FallbackTimezoneOption, MakeTimestamp, ParseOptions};
 use std::time::Duration;
 
-/// The latest supported time. A clock past the year 9990 finds no next time.
+/// In the year 9987. Later there is no next time.
 const LATEST_MILLIS: u64 = 253_000_000_000_000;
 const LONGEST: usize = 200;
-/// A leader that rotated more often would do nothing else.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -80,7 +79,7 @@ fn schedule(fields: &str) -> Result<Schedule, String> {
     if comes { Ok(schedule) } else { Err("this time never comes".to_owned()) }
 }
 
-/// Shortens an error of the library, which shows the whole text with a mark below the mistake.
+/// The library's error shows the whole text with a mark below the mistake.
 fn brief(said: &str) -> String {
     let why = said.rsplit_once("^ ").map_or(said, |(_, why)| why);
     let why = why.split(';').next().unwrap_or(why);

@@ -1,11 +1,10 @@
 //! What the options are set to, by rank: the command line, then the environment, then a credential of the
 //! service manager, then the table of the shard in the configuration file, then the file.
 //!
-//! The hazard: these are written by people who do not know of each other. Two options that exclude each other are a
-//! mistake where one person gave both. Otherwise the one that was given nearer to the command line counts, and the
-//! other one is dropped, as if nobody had set it.
+//! Different people write these. So two options that exclude each other are a mistake only within one rank. Otherwise
+//! the one of the higher rank counts, and the other is dropped.
 //!
-//! Clap reads the command line alone. What else is set, and not dropped, becomes the option's default.
+//! Clap reads only the command line. What else is set becomes the option's default.
 
 use super::config::{self, VERBOSITY};
 use super::mistakes::quoted;
@@ -27,14 +26,13 @@ pub const CONFIG: &str = "config";
 /// (systemd.exec(5), "Credentials").
 const CREDENTIAL: &str = "leaderrun.store";
 
-/// The options that name a store.
 const STORES: [&str; 2] = ["store", "store-file"];
 
 const ONE: &str = "use one of them";
 const RETRY: &str = "use --retry-failed to repeat a job";
 const ONE_TERM: &str = "a job runs in one term";
 const RUNS_ONCE: &str = "a job runs once, whichever candidate leads";
-/// The leader named first of several is another one at each check, so the hook would run again and again.
+/// Of several leaders, each check may name another one first, so the hook would run again and again.
 const SEVERAL: &str = "there are several leaders at once";
 
 /// Options that exclude each other, by their long names, and what to do instead.
@@ -52,12 +50,12 @@ const EXCLUSIONS: [(&str, &str, &str); 11] = [
     ("slots", "on-leader-change", SEVERAL),
 ];
 
-/// Options by their long names, each with the text that one would write on the command line.
+/// Options by their long names, with their text on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(pub BTreeMap<String, OsString>);
 
 impl Settings {
-    /// What is set besides the command line that `line` has read, for a program with the options of `command`.
+    /// What is set besides the command line, for a program with the options of `command`.
     pub fn besides(line: &ArgMatches, command: &Command) -> Result<Self, String> {
         let on_line = Self::of_line(line, command);
         let environment = Self::of_environment(command, &on_line)?;
@@ -90,7 +88,6 @@ impl Settings {
         Ok([environment, of_shard, of_all].iter().any(|layer| layer.get(name).is_some()))
     }
 
-    /// What the configuration file sets for the shard, and for all shards.
     fn of_file(line: &ArgMatches, on_line: &Self, environment: &Self) -> Result<(Self, Self), String> {
         let named = on_line.0.get(CONFIG).or(environment.0.get(CONFIG)).map(PathBuf::from);
         let read = config::read(named.as_deref(), operands(line).next().and_then(|shard| shard.to_str()));
@@ -107,7 +104,7 @@ impl Settings {
         Self(options.filter_map(|arg| Some((arg.get_long()?.to_owned(), text(arg)?))).collect())
     }
 
-    /// A store in a variable is not looked at if the command line names one: `LEADERRUN_STORE` may be empty then.
+    /// Ignores a store in a variable, which may be empty, if the command line names one.
     fn of_environment(command: &Command, on_line: &Self) -> Result<Self, String> {
         let mut settings = Self::default();
         for arg in command.get_arguments() {
@@ -131,7 +128,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The file in which the service manager hands over a store URL. A directory that cannot be read may hold one.
+    /// A directory that cannot be read may hold a credential.
     fn of_credential() -> Result<Self, String> {
         let mut settings = Self::default();
         let Some(directory) = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from) else { return Ok(settings) };
@@ -150,7 +147,6 @@ impl Settings {
         self.0.get(name).map(OsString::as_os_str)
     }
 
-    /// Makes them the defaults of those options that `command` has.
     pub fn put_into(self, mut command: Command) -> Command {
         for (name, text) in self.0 {
             let id = command.get_arguments().find(|arg| arg.get_long() == Some(&name)).map(|arg| arg.get_id().clone());
@@ -162,7 +158,6 @@ impl Settings {
         command
     }
 
-    /// Whether the option is set to more than its absence.
     fn is_on(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|text| !is_off(name, text))
     }
@@ -171,19 +166,17 @@ impl Settings {
         STORES.iter().any(|name| self.is_on(name))
     }
 
-    /// Two options of these that exclude each other, and what to do instead.
     pub fn contradiction(&self) -> Option<(&'static str, &'static str, &'static str)> {
         EXCLUSIONS.into_iter().find(|(one, other, _)| self.is_on(one) && self.is_on(other))
     }
 }
 
-/// The message on two options that exclude each other, under the names by which they were given.
 pub fn exclude_each_other(one: &str, other: &str, advice: &str) -> String {
     format!("{one} and {other} exclude each other: {advice}")
 }
 
-/// Whether the verb asks candidates of this host. A configuration file that cannot be read must not keep a COMMAND from
-/// checking that it leads.
+/// Whether the verb asks candidates of this host. Then a bad configuration file must not keep a COMMAND from checking that
+/// it leads.
 fn asks_this_host(line: &ArgMatches) -> bool {
     match line.subcommand_name() {
         Some("verify") => std::env::var_os(query_socket::VARIABLE).is_some(),
@@ -195,7 +188,7 @@ fn operands(line: &ArgMatches) -> impl Iterator<Item = &OsString> {
     line.try_get_many("operands").ok().flatten().into_iter().flatten()
 }
 
-/// The variable of an option of a program; those of its verbs have none.
+/// The options of verbs have no variables.
 pub fn variable_of(arg: &Arg) -> Option<String> {
     arg.get_long().filter(|_| !is_help(arg)).map(variable)
 }
@@ -208,7 +201,7 @@ fn is_help(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version)
 }
 
-/// Whether this value means the same as leaving the option out.
+/// Whether the value means the same as leaving the option out.
 fn is_off(name: &str, value: &OsStr) -> bool {
     matches!(
         (name, value.to_str()),
@@ -218,7 +211,7 @@ fn is_off(name: &str, value: &OsStr) -> bool {
 
 type Called<'a> = &'a dyn Fn(&str) -> String;
 
-/// All layers in one, the one that is nearest to the command line first.
+/// The layers are in the order of their rank.
 fn merge<const N: usize>(layers: [(Settings, Called<'_>); N]) -> Result<Settings, String> {
     let mut all = Settings::default();
     for (mut layer, called) in layers {
@@ -239,12 +232,12 @@ fn merge<const N: usize>(layers: [(Settings, Called<'_>); N]) -> Result<Settings
 #[derive(Debug)]
 pub enum Wrong {
     NotText,
-    /// What is wrong with a store's URL. The value may have a password in it, and is not to be shown.
+    /// What is wrong with a store's URL. The value must not be shown, because it may have a password.
     Store(String),
     Value(String),
 }
 
-/// Checks a value with the option's own parser. Returns what one would write on the command line.
+/// Checks a value with the option's own parser. Returns it as on the command line.
 pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
     // What clap's `FalseyValueParser` takes for false.
     const FALSE: [&str; 7] = ["n", "no", "f", "false", "off", "0", ""];
@@ -278,14 +271,14 @@ pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
     }
 }
 
-/// False for what may have any bytes: files and command lines.
+/// Files and command lines may have any bytes.
 fn takes_text(arg: &Arg) -> bool {
     let kind = arg.get_value_parser().type_id();
     kind != TypeId::of::<PathBuf>() && kind != TypeId::of::<OsString>()
 }
 
-/// Refuses a password in an option that is not a store URL: messages, log lines and `leaderctl status` would show it.
-/// What a shell or COMMAND gets may hold one, and is not shown; only those values are of type [`OsString`].
+/// Refuses a password in an option that messages, log lines or `leaderctl status` would show: any but a store URL, and
+/// what a shell or COMMAND gets, which alone is of type [`OsString`].
 pub fn refuse_secret(arg: &Arg, value: &OsStr, called: &str) -> Result<(), String> {
     if arg.get_long() == Some("store") || arg.get_value_parser().type_id() == TypeId::of::<OsString>() {
         return Ok(());

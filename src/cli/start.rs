@@ -1,7 +1,7 @@
 //! How both programs start, and how they end if they cannot do their work.
 //!
-//! The hazard: what is missing (memory, descriptors, threads) must be found before a lease is held, and each way to
-//! fail must end in one line and one status.
+//! The hazard: missing memory, descriptors or threads must be found before a lease is held, and each way to fail must
+//! end in one line and one status.
 
 use super::flags::{self, Options};
 use super::variables;
@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// How long a thread that has looked up a host name is kept for the next one. By then COMMAND may have used up all
-/// threads of our user, and tokio panics if it has no such thread and cannot start one.
+/// How long a thread that has looked up a host name is kept for the next lookup. COMMAND may use up all threads of our
+/// user meanwhile, and tokio panics if it cannot start one.
 const FOR_EVER: Duration = Duration::from_hours(1_000_000);
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Reads the options of `program` and does its `work`. What goes wrong is one line, which `fail` prints.
+/// Reads the options of `program` and does its `work`. `fail` prints what went wrong.
 pub fn main<T: Options>(
     program: &str,
     fail: impl Fn(u8, &str) -> ExitCode,
@@ -59,7 +59,7 @@ pub fn main<T: Options>(
     status
 }
 
-/// In a function of its own, because to declare the options takes more stack than a small limit leaves.
+/// In its own function, because declaring the options takes more stack than a small limit leaves.
 #[inline(never)]
 fn read<T: Options>(
     program: &str,
@@ -81,7 +81,7 @@ fn read<T: Options>(
     })
 }
 
-/// The last message of a program says what to do. While it still retries, it says what happened alone.
+/// Only the last message of a program says what to do. While it retries, messages only say what happened.
 fn with_next_step(message: String) -> String {
     if message.ends_with("connection refused") {
         return format!("{message}; check that the server runs, and the host and the port in the store URL");

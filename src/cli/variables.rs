@@ -1,7 +1,6 @@
 //! Finds mistyped environment variables among those named `LEADERRUN_*`.
 //!
-//! The hazard: a setting in a variable with a wrong name has no effect, and without a warning nobody notices. After a
-//! mistyped `LEADERRUN_STORE`, no store is named.
+//! The hazard: nobody notices that a variable with a wrong name has no effect, such as a mistyped `LEADERRUN_STORE`.
 
 use super::completions::Program;
 use super::settings::variable_of;
@@ -9,7 +8,7 @@ use crate::text;
 use clap::Command;
 use std::collections::BTreeSet;
 
-/// The variables that COMMAND, hooks and standby tasks get, which their children inherit; and those of `selftest`.
+/// The variables that COMMAND, hooks, standby tasks and their children get; and those of `selftest`.
 const GIVEN: [&str; 19] = [
     "ATTEMPT",
     "CANDIDATE",
@@ -33,13 +32,13 @@ const GIVEN: [&str; 19] = [
 ];
 const PREFIX: &str = "LEADERRUN_";
 
-/// A line about each variable that leaderrun does not set and neither program reads. `command` is this program's.
+/// A line about each variable that leaderrun does not set and neither program reads.
 pub fn doubts(command: &Command) -> Vec<String> {
     let own: Vec<String> = command.get_arguments().filter_map(variable_of).collect();
     let is_own = |name: &str| own.iter().any(|own| own.strip_prefix(PREFIX) == Some(name));
     let given = std::env::vars_os().filter_map(|(name, _)| Some(name.to_str()?.strip_prefix(PREFIX)?.to_owned()));
     let doubtful: Vec<String> = given.filter(|name| !GIVEN.contains(&name.as_str()) && !is_own(name)).collect();
-    // It takes a while to declare all options of both programs.
+    // Declaring all options of both programs takes a while.
     let mut known = if doubtful.is_empty() { BTreeSet::new() } else { of_options() };
     known.extend(GIVEN.map(str::to_owned));
     doubtful.iter().filter(|name| !known.contains(*name)).map(|name| doubt(name, &known)).collect()

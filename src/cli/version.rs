@@ -1,4 +1,4 @@
-//! What `--version` prints: the version, the stores that are built in, and how this host can kill a tree.
+//! What `--version` prints.
 
 use crate::guard::contain::{Contain, Containment};
 use crate::store::BUILT_IN;

@@ -207,7 +207,6 @@ impl Timing {
         self.stop_grace + self.hooks.around_a_stop()
     }
 
-    /// The deadline of a lease that ends at `valid_until`, as its holder counts.
     pub fn deadline(&self, valid_until: BootInstant) -> Deadline {
         let kill_at = valid_until.minus(self.margin);
         let slew = self.lease / SLEW_PARTS;

@@ -73,7 +73,6 @@ pub const STEP_DOWN: &str = "step-down";
 pub const REVOKE: &str = "revoke";
 
 impl Ordered {
-    /// A new order by the operator who runs this process.
     pub fn now(what: &str, reason: Option<&str>, to: Option<&str>) -> Self {
         let short = |text: &str| text.chars().take(LONGEST_REASON).collect();
         let reason = reason.map(short);

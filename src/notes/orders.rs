@@ -158,7 +158,6 @@ pub async fn change(store: &dyn Notes, shard: &Shard, mut edit: impl FnMut(&mut 
     .await
 }
 
-/// Removes the orders, whatever the note says.
 pub async fn remove(store: &dyn Notes, shard: &Shard) -> Answer<()> {
     update(store, shard, &Page::Orders, "orders", Start::Read, |standing| {
         Ok(if standing.is_some() { Edit::Replace(None, ()) } else { Edit::Leave(()) })

@@ -45,7 +45,6 @@ pub struct Announced {
     pub paused: Vec<Shard>,
 }
 
-/// Announces `candidate` until the future is dropped.
 pub async fn announce(store: &dyn Notes, candidate: &Candidate, timeout: Duration, report: impl Fn(&str)) {
     let text = text(candidate);
     let mut standing = None;

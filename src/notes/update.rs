@@ -10,7 +10,6 @@ use crate::store::{Answer, ErrorKind, Note, Notes, Page, StoreError};
 /// The most attempts while others keep changing the note.
 const MOST_ATTEMPTS: usize = 10;
 
-/// What an edit does with a note, and the answer for the caller.
 pub enum Edit<T> {
     Leave(T),
     /// None removes the note.

@@ -20,7 +20,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long a candidate that ends waits for the file to be written.
 const LAST: Duration = Duration::from_secs(2);
 const SUCCESS: &str = "job_last_success_timestamp_seconds";
 const STATUS: &str = "job_last_status";

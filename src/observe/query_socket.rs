@@ -71,7 +71,6 @@ pub struct Leads {
     pub helpers: Option<[i32; 2]>,
 }
 
-/// The state of a candidate, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// `standby`, `leader` or `leaving`.

@@ -27,7 +27,6 @@ use tokio::time::Instant;
 
 /// See sd_notify(3).
 pub const SOCKET: &str = "NOTIFY_SOCKET";
-/// See sd_watchdog_enabled(3).
 pub const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 
 const RETRY: Duration = Duration::from_millis(500);

@@ -107,7 +107,6 @@ fn for_loopback(loader: ConfigLoader, account: &Account, http: SharedHttpClient)
         )
 }
 
-/// The error of a request that was not sent.
 pub fn no_credentials(server: &str, error: &CredentialsError) -> StoreError {
     let message = format!("no AWS credentials for {server}");
     let why = innermost(error);
@@ -136,7 +135,6 @@ pub fn is_loopback(endpoint: &Url) -> bool {
     }
 }
 
-/// The SDK's client, with a limit on the length of an answer.
 #[derive(Debug)]
 pub struct BoundedClient {
     network: SharedHttpClient,

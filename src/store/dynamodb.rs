@@ -60,7 +60,6 @@ fn demand(change: &mut Change, found: &Found, exactly: bool) {
 }
 
 impl Table {
-    /// The update that makes an item the draft.
     fn change(&self, key: Key<'_>, draft: &Draft<'_>, write: &str) -> Change {
         let mut change = Change::default();
         change.set("text", Some(s(draft.text)));

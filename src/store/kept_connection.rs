@@ -67,7 +67,6 @@ impl<C> Kept<C> {
     }
 }
 
-/// The requests on a connection that have no answer yet.
 #[derive(Debug)]
 pub struct Pending(Mutex<State>);
 

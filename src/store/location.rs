@@ -46,13 +46,11 @@ fn schemes() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| std::iter::once(kind.scheme()).chain(kind.others.iter().copied()))
 }
 
-/// The forms that `--store` takes.
 static SCHEMES: LazyLock<String> = LazyLock::new(|| {
     let forms: Vec<&str> = std::iter::once("file:DIR").chain(KINDS.iter().map(|kind| kind.form)).collect();
     forms.join(", ")
 });
 
-/// The stores of this build, by their schemes.
 pub static BUILT_IN: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let built = KINDS.iter().filter(|kind| kind.is_built).map(Kind::scheme);
     std::iter::once("file").chain(built).collect()

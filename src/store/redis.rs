@@ -55,7 +55,6 @@ pub struct Hashes {
     lock: Option<LockKey>,
     script: Script,
     names: Names,
-    /// How many replicas must have a lease before it counts.
     replicas: u32,
     clock: Mutex<Clock>,
     /// Kept from one wait for a change to the next.

@@ -1,7 +1,7 @@
 //! The snapshot of all shards of a store, which `serve` and `top` keep and show.
 //!
 //! The hazard: a snapshot outlives the store's answers. So it says when it was read, and since when the store has not
-//! answered; what it shows then is what was last known, and it never turns silence into "nobody leads".
+//! answered. Then it shows what was last known, and never turns silence into "nobody leads".
 
 mod counters;
 pub mod reader;
@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// A leader that has used more of its lease than this since its last renewal is late.
+/// A leader is late once it has used more of its lease than this since its last renewal.
 const LATE: f64 = 0.6;
 
-/// The most hosts that have a number of their own. Containers may have a new name each time.
+/// The most hosts that have a number. Containers may have a new name each time.
 const MOST_HOSTS: usize = 4096;
 
 pub type Fleet = Mutex<Snapshot>;
@@ -30,7 +30,6 @@ pub type Fleet = Mutex<Snapshot>;
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub shards: BTreeMap<Shard, Seen>,
-    /// None before the first answer.
     pub reading: Option<Reading>,
     /// Some while the store does not answer.
     pub trouble: Option<Trouble>,
@@ -58,15 +57,15 @@ pub struct Trouble {
 pub struct Seen {
     pub shown: Shown,
     pub history: Vec<Entry>,
-    /// Milliseconds since 1970: since when nobody leads, as far as it is known.
+    /// Milliseconds since 1970: since when nobody leads, if known.
     pub free_since: Option<u64>,
     pub counters: Counters,
-    /// When the lease was last seen to change; None if it has been the same since the first reading.
+    /// When the lease was last seen to change. None: not since the first reading.
     changed: Option<BootInstant>,
     noted: Option<BootInstant>,
 }
 
-/// What an operator wants to know first. The later ones need attention sooner. The name is a class of the page, too.
+/// In the order of urgency. The name is also a class of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(const_into_str, serialize_all = "snake_case")]
 pub enum Condition {
@@ -74,7 +73,7 @@ pub enum Condition {
     Idle,
     #[strum(serialize = "no_standby")]
     Alone,
-    /// Nobody leads and nobody waits: its last COMMAND has ended.
+    /// Nobody leads or waits: the last COMMAND has ended.
     Free,
     Paused,
     Failed,
@@ -146,13 +145,13 @@ impl Seen {
         Present { holder: self.holder(), paused: self.shown.is_paused(), is_job: self.shown.is_job(), now }
     }
 
-    /// Since when the condition has lasted, by some host's clock.
+    /// By some host's clock.
     pub fn since(&self) -> Option<u64> {
         self.holder().map_or(self.free_since, |holder| holder.since_millis)
     }
 }
 
-/// How much of its lease a leader has used since its last renewal: 1 is all of it. None where leases do not expire.
+/// The part of its lease that a leader has used since its last renewal, up to 1. None where leases do not expire.
 pub fn lateness(holder: &Holder) -> Option<f64> {
     let (ago, left) = (holder.renewed_ago?.as_secs_f64(), holder.expires_in?.as_secs_f64());
     (ago + left > 0.0).then(|| ago / (ago + left))
@@ -184,7 +183,7 @@ impl Snapshot {
         }
     }
 
-    /// A number that a host keeps for as long as this process runs.
+    /// A host keeps its number as long as this process runs.
     pub fn number_of(&self, host: &str) -> usize {
         self.hosts_seen.get(host).copied().unwrap_or_default()
     }

@@ -1,9 +1,9 @@
 //! `leaderctl forget`: deletes all that a store keeps of a shard.
 //!
-//! The hazard: if a leader's record is deleted by hand, another leader starts beside it. So this first takes the lease
-//! of the shard and of each slot of it, as a candidate does. It leaves a shard that is led, or may still have a tree,
-//! as it is. While it has the leases, nobody else can lead. Then it deletes everything, the leases last. If it is
-//! stopped midway or gets no answer, its leases end by themselves: run again, it continues.
+//! The hazard: if a leader's record is deleted, another leader starts beside it. So this first takes the lease of the
+//! shard and of each slot, as a candidate does, unless the shard is led or may still have a tree. While it has the
+//! leases, nobody else can lead. Then it deletes everything, the leases last. If it is stopped midway, its leases end by
+//! themselves, and a second run continues.
 
 use super::Client;
 use super::operator::Operator;
@@ -88,8 +88,8 @@ impl ForgetFlags {
         }
     }
 
-    /// Takes all leases, and then checks that there are no more by now: a candidate may have taken a slot that was
-    /// never led before, while we did not have the others yet. Returns the shard whose lease was lost meanwhile.
+    /// Takes all leases, and then checks that there are no more: before we had them all, a candidate may have taken a
+    /// slot that was never led. Returns the shard whose lease was lost meanwhile.
     async fn take_all<'a>(
         &self,
         operator: &Operator<'a>,
@@ -109,8 +109,8 @@ impl ForgetFlags {
         slots.hidden.map_or(Ok(None), |hidden| Err(hidden.into()))
     }
 
-    /// Deletes all that was taken. The shard itself, which is the first, comes last: its orders and jobs apply to its
-    /// slots. Returns the shard whose lease was lost meanwhile.
+    /// Deletes all that was taken. The shard itself comes last, because its orders and jobs apply to its slots. Returns
+    /// the shard whose lease was lost meanwhile.
     async fn forget_all(
         &self,
         client: Client<'_>,
@@ -122,7 +122,7 @@ impl ForgetFlags {
                 return Ok(Some(lost));
             }
             let Some(one) = taken.last() else { return Ok(None) };
-            // What is deleted later than this may belong to a new leader.
+            // After this, it would delete what belongs to a new leader.
             let most = (self.lease * 3 / 4).saturating_sub(BootInstant::now().since(one.sent));
             let forgotten = within(most, client.store.forget(&one.candidate, one.term)).await?;
             let name = one.candidate.shard.clone();
@@ -134,13 +134,13 @@ impl ForgetFlags {
         }
     }
 
-    /// Whether there are notes that standbys do not write.
+    /// Notes other than announcements.
     async fn has_notes(&self, client: Client<'_>) -> Answer<bool> {
         for page in [Page::Orders, Page::History, Page::Runs, Page::Jobs] {
             match client.ask(client.store.read(&self.shard, &page)).await {
                 Ok(None) => {}
                 Ok(Some(_)) => return Ok(true),
-                // Another program wrote this: it is deleted, too.
+                // Another program's note is deleted, too.
                 Err(error) if error.kind == ErrorKind::Misconfigured => return Ok(true),
                 Err(error) => return Err(error),
             }
@@ -172,8 +172,8 @@ impl ForgetFlags {
     }
 }
 
-/// Renews the leases that are older than a third of their time, so that there may be many slots, and a slow store.
-/// Returns the shard of one that was lost.
+/// Renews leases after a third of their time, for a shard with many slots in a slow store. Returns the shard of one that
+/// was lost.
 async fn keep(taken: &mut [OwnLease<'_>]) -> Answer<Option<Shard>> {
     for own in taken {
         let is_young = BootInstant::now().since(own.sent) < own.candidate.lease / 3;

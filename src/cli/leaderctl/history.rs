@@ -32,9 +32,9 @@ pub struct HistoryFlags {
     timeline: bool,
 }
 
-/// How a leadership ended that recorded no end and does not lead any more.
+/// The end of a leadership that recorded none and does not lead any more.
 const UNTOLD: &str = "killed or cut off, or its host crashed: it did not say how it ended";
-/// The same, after `leaderctl revoke`, which is for leaders that do not answer.
+/// The same after `leaderctl revoke`.
 const REVOKED: &str = "it has not said how it ended; an operator revoked the lease";
 
 impl HistoryFlags {
@@ -47,8 +47,8 @@ impl HistoryFlags {
             if !self.json {
                 self.say_that_there_is_none(&report, &slots);
             }
-        } else if let Some(stranger) = report.holder.as_ref().filter(|holder| holder.is_foreign()) {
-            say(format_args!("{}: {}", self.shard, records_nothing(stranger)));
+        } else if let Some(foreign) = report.holder.as_ref().filter(|holder| holder.is_foreign()) {
+            say(format_args!("{}: {}", self.shard, records_nothing(foreign)));
         }
         if self.timeline {
             return Ok(self.draw(client, &entries, &report).await?);
@@ -85,8 +85,8 @@ impl HistoryFlags {
     }
 }
 
-fn records_nothing(stranger: &Holder) -> String {
-    format!("{stranger} leads, and records nothing here")
+fn records_nothing(foreign: &Holder) -> String {
+    format!("{foreign} leads, and records nothing here")
 }
 
 pub fn object<'a>(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> impl Serialize + use<'a> {
@@ -115,7 +115,7 @@ pub fn object<'a>(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> im
     }
 }
 
-/// How a leadership ended; None while it lasts.
+/// None while it lasts.
 pub fn ended(entry: &Entry, leads: Option<Term>) -> Option<&str> {
     let how = if entry.cause().is_some() { REVOKED } else { UNTOLD };
     let untold = (leads != Some(entry.term)).then_some(how);

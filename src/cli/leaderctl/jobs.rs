@@ -1,8 +1,8 @@
 //! `leaderctl jobs`: what became of the jobs of a shard.
 //!
-//! The hazard: a run without an end is still running, or ended without a record of that. Only the leader tells the two
-//! apart, which takes a second request, and the run may end between the two. So if nobody leads, the record is read
-//! again: the end of a run is recorded before its lease is released.
+//! The hazard: a run without an end is still running, or nobody recorded its end. Who leads tells the two apart, but
+//! that is a second request, and the run may end before it. So if nobody leads, the record is read again: the end of a
+//! run is recorded before its lease is released.
 
 use super::age::ago;
 use super::list::{aligned, word};
@@ -68,7 +68,6 @@ impl State {
     }
 }
 
-/// A job in few words: its name, state, status, host, age and number of runs.
 pub fn words(job: &Indexed, report: &Report) -> String {
     let Indexed { job: name, attempts, from_millis, to_millis, status, host, .. } = job;
     let state = State::of(job, report);
@@ -142,7 +141,7 @@ async fn show_all(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
     let periodic = client.ask(jobs::last(client.store, shard)).await?;
     let mut all = client.ask(index::read(client.store, shard, periodic.as_ref())).await?;
     let report = client.inspect(shard).await?;
-    // The index may be behind the ledger, if its writer died.
+    // The index is behind the ledger if its writer died.
     for known in &mut all {
         if is_in_doubt(known, &report)
             && let Some(job) = known.job.once()
@@ -171,7 +170,7 @@ async fn show_all(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
     Ok(print_lines(aligned(&[header].into_iter().chain(rows).collect::<Vec<_>>())))
 }
 
-/// It has no end, and does not run: it ended between two requests, or nobody recorded its end.
+/// The job ended between two requests, or nobody recorded its end.
 fn is_in_doubt(job: &Indexed, report: &Report) -> bool {
     job.to_millis.is_none() && State::of(job, report) == State::Failed
 }
@@ -188,7 +187,7 @@ fn row(job: &Indexed, report: &Report) -> [String; 6] {
     .map(word)
 }
 
-/// What `jobs --json` prints of a job: what the index has of it, and what only its ledger has.
+/// What `jobs --json` prints of a job.
 fn object<'a>(
     shard: &'a Shard,
     job: Option<&'a JobId>,

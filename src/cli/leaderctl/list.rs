@@ -45,7 +45,7 @@ impl ListFlags {
         } else {
             print_lines(table(&list))
         };
-        // A name that was mistyped may be that of a store which is empty.
+        // A mistyped URL may name an empty store.
         if list.is_empty() && !self.json {
             let prefix = self.prefix.as_str();
             let names =
@@ -56,7 +56,7 @@ impl ListFlags {
             let waiting: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
             let leading = list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()?.host.as_deref());
             let held = hosts::held(client.store, leading.chain(waiting.iter().copied()).collect::<BTreeSet<_>>());
-            // What is beside the list must not hide it.
+            // A failure must not hide the list.
             let held = held.await.unwrap_or_default();
             let told = shares::told(list.iter().map(|(shard, shown)| (shard, shown)), waiting, &held);
             if let Some(told) = told.filter(|told| told.needs_attention || stdout().is_terminal()) {
@@ -70,8 +70,8 @@ impl ListFlags {
         Ok(written)
     }
 
-    /// The standbys, None if they are not to be counted unasked; and the paused shards that were never led. Read before
-    /// the list: a standby that leads by then is not counted.
+    /// The standbys, None if they are not to be counted; and the paused shards that were never led. Read before the
+    /// list, so that a standby that leads by then is not counted.
     async fn announced(&self, client: Client<'_>) -> Answer<(Option<Vec<(Shard, Standby)>>, Vec<Shard>)> {
         let counts = self.standbys || !client.store.is_metered();
         if !counts && !self.orders {
@@ -91,7 +91,7 @@ fn worth_showing(mut list: Vec<(Shard, Shown)>) -> Vec<(Shard, Shown)> {
     list
 }
 
-/// What is shown of each shard of a list. `standbys` and `notes` are None if they were not read.
+/// `standbys` and `notes` are None if they were not read.
 pub fn shown(
     list: &[(Shard, Report)],
     standbys: Option<&[(Shard, Standby)]>,
@@ -110,8 +110,7 @@ pub fn shown(
     list.iter().map(shown).collect()
 }
 
-/// Aligned lines, with one word in each column but the last, whatever a record contains, so that programs can split them
-/// at blanks.
+/// One word in each column but the last, whatever a record contains, so that programs can split lines at blanks.
 fn table(list: &[(Shard, Shown)]) -> Vec<String> {
     let header = ["SHARD", "LEADER", "HOST", "PID", "TERM", "SINCE", "RENEWED", "EXPIRES", "STANDBYS", "NOTE"];
     let rows = list.iter().map(|(shard, shown)| row(shard, shown));

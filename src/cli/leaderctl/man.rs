@@ -1,7 +1,7 @@
 //! `leaderctl man`: the manual, where only the program was installed.
 //!
-//! At a terminal man(1) formats the page and shows it in its pager. Where there is no such program, or for a reader
-//! that is no terminal, the text is printed that was formatted when this program was built.
+//! At a terminal man(1) shows the page. Without man(1), or without a terminal, the text is printed that was formatted
+//! when this program was built.
 
 use super::printed;
 use clap::{Args, ValueEnum};
@@ -57,8 +57,8 @@ impl ManFlags {
 
 fn paged(source: &str) -> io::Result<bool> {
     let mut man = Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    // It may end before it has read all of it.
+    // man(1) may end before it has read all of the page.
     let _ = man.stdin.take().expect("it is a pipe").write_all(source.as_bytes());
-    // With 3, what formats the page was ended by a reader who has left the pager.
+    // 3: the reader has left the pager before all of the page was formatted.
     Ok(matches!(man.wait()?.code(), Some(0 | 3)))
 }

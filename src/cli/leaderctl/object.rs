@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// A value that serializes as an object with these members, in this order. Members are added, never renamed or removed.
+/// An object with these members, in this order. Members are added, never renamed or removed.
 macro_rules! object {
     ($($(#[$about:meta])* $name:ident $(: $value:expr)?),* $(,)?) => {{
         #[derive(serde::Serialize)]

@@ -1,7 +1,7 @@
-//! What the verbs that change something share: a store, how long to wait for it, and how to report an outcome.
+//! What the verbs that change something share.
 //!
 //! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one
-//! note in one step, and then only waits and reports; if it is run again, it finds its work done.
+//! note in one step, and then only waits and reports; a second run finds the work done.
 
 use super::slots::{self, Slots, by_name};
 use super::status::{self, Shown};
@@ -27,7 +27,6 @@ pub struct Operator<'a> {
     pub json: bool,
 }
 
-/// How a wait for the effect of a pause ended.
 #[derive(Debug)]
 pub enum Waited {
     Free,
@@ -37,7 +36,7 @@ pub enum Waited {
 
 pub struct Leaders {
     pub led: Vec<(Shard, Holder)>,
-    /// Why there may be others.
+    /// Why there may be more leaders.
     pub hidden: Option<StoreError>,
     pub never_led: bool,
 }
@@ -47,7 +46,7 @@ impl Leaders {
         self.led.iter().map(|(shard, holder)| (shard.clone(), holder.term))
     }
 
-    /// A sentence about what they do: `one` for one leader, `several` for more.
+    /// What they do: `one` for one leader, `several` for more.
     pub fn told(&self, shard: &Shard, one: &str, several: &str) -> String {
         let named = self.led.iter().map(|(led, holder)| match led {
             whole if whole == shard => holder.to_string(),
@@ -72,7 +71,7 @@ impl Operator<'_> {
         Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden, never_led })
     }
 
-    /// Waits until nobody leads any of these while this pause is in force. None if that takes longer than `most`.
+    /// None if the wait takes longer than `most`.
     pub async fn wait_until_free(
         &self,
         most: Option<Duration>,
@@ -88,7 +87,7 @@ impl Operator<'_> {
                 }
                 left.pop();
             }
-            // Read last: a candidate that gets the lease after this reads the same pause.
+            // Read last, so that a candidate that gets the lease later reads the same pause.
             let stands = self.orders().await?.pause.is_some_and(|standing| standing.id == pause.id);
             Ok((stands, left.is_empty()))
         };
@@ -104,13 +103,12 @@ impl Operator<'_> {
         self.client.ask(orders::read(self.client.store, self.shard)).await
     }
 
-    /// As [`orders::change`], which needs several requests.
     pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Answer<Orders> {
         self.client.several(orders::change(self.client.store, self.shard, edit)).await
     }
 
-    /// Gives an order in its `place`, unless another one (`is_other`) stands there and there is no `force`. Returns the
-    /// other one, also if it was replaced.
+    /// Gives an order in its `place`, unless another order (`is_other`) stands there and there is no `force`. Returns
+    /// the other order, even if it was replaced.
     pub async fn give<T: Clone>(
         &self,
         place: impl Fn(&mut Orders) -> &mut Option<T>,
@@ -132,11 +130,10 @@ impl Operator<'_> {
         Ok(other)
     }
 
-    /// Takes back the order in its `place`, and returns it.
     pub async fn take_back<T>(&self, place: impl Fn(&mut Orders) -> &mut Option<T>) -> Answer<Option<T>> {
         let mut taken = None;
         let edit = |orders: &mut Orders| {
-            // On a retry after a lost answer, it is already gone.
+            // On a retry after a lost answer, the order is already gone.
             taken = place(orders).take().or(taken.take());
             true
         };
@@ -144,8 +141,7 @@ impl Operator<'_> {
         Ok(taken)
     }
 
-    /// Notes in the history who ordered that these leaderships end. That explains the order, and does not carry it out:
-    /// so a failure is passed over.
+    /// Notes in the history who ordered that these leaderships end. That only explains the end, so failures are ignored.
     pub async fn note_in_history(&self, leaders: impl IntoIterator<Item = (&Shard, Option<Term>)>, ordered: &Ordered) {
         for (shard, term) in leaders {
             let Some(term) = term else { continue };
@@ -155,8 +151,7 @@ impl Operator<'_> {
         }
     }
 
-    /// Announces a pause of a shard that nobody ever led: no other trace of it would be listed. As with the history, a
-    /// failure is passed over.
+    /// Announces a pause of a shard that nobody ever led, which would not be listed otherwise. Failures are ignored.
     pub async fn announce_pause(&self, pause: &PauseOrder, replaced: Option<&PauseOrder>) {
         if let Some(replaced) = replaced {
             self.withdraw_pause(replaced).await;
@@ -171,7 +166,7 @@ impl Operator<'_> {
         let _ = self.client.ask(standbys::withdraw_pause(self.client.store, self.shard, &pause.id)).await;
     }
 
-    /// Reports what was done: as a sentence, or as the present state of the shard.
+    /// Prints what was done, or with --json the present state of the shard.
     pub async fn done(&self, sentence: &str) -> Result<ExitCode, Failure> {
         if !self.json {
             return Ok(print_lines([format!("{}: {}", self.shard, on_one_line(sentence.to_owned()))]));
@@ -181,13 +176,13 @@ impl Operator<'_> {
         Ok(print_lines([status::as_json(self.shard, &shown)]))
     }
 
-    /// What was done stays, whatever failed after it: an operator who reads only the failure would do it again.
+    /// Says what was done before the failure: an operator who reads only the failure would do it again.
     pub fn although(&self, sentence: &str, mut error: StoreError) -> StoreError {
         error.message = format!("{}: {sentence}, but then: {}", self.shard, error.message);
         error
     }
 
-    /// The slots of the shard, about which the store reports this. Refuses a shard that the store has never seen.
+    /// The slots of the shard. Refuses a shard that the store has never seen.
     pub async fn known_slots(&self, report: &Report) -> Result<Slots, Failure> {
         let slots = Slots::of(self.client, self.shard).await?;
         if never_led(report, &slots) {
@@ -196,7 +191,7 @@ impl Operator<'_> {
         Ok(slots)
     }
 
-    /// Refuses a shard that was [`never_led`], unless it is known: a pause before its first leader makes it so.
+    /// Refuses a shard that was [`never_led`], unless a pause or a standby makes it known.
     pub async fn refuse_never_led(&self) -> Result<(), Failure> {
         let Some(unknown) = Unknown::of_never_led(self.client, self.shard).await? else {
             return Ok(());
@@ -212,32 +207,29 @@ impl Operator<'_> {
         Failure::Other { status: exit::NOT_ACQUIRED, message: format!("{}: {why}", self.shard) }
     }
 
-    /// As [`Self::refusal`], by a verb that goes on with other shards.
+    /// As [`Self::refusal`], for a verb that goes on with other shards.
     pub fn refuse(&self, why: &str) -> ExitCode {
         fail(exit::NOT_ACQUIRED, &format!("{}: {why}", self.shard))
     }
 
-    /// Reports that an order stays in force, but had no effect in time.
+    /// The order stays in force, but had no effect in time.
     pub fn not_yet(&self, most: Option<Duration>, what: &str) -> ExitCode {
         let most = most.map(show).unwrap_or_default();
         self.refuse(&format!("{what} after {most}; the order stays in force"))
     }
 
-    /// The standbys that have announced themselves, while `leader` leads.
     pub async fn standbys(&self, leader: &Holder) -> Answer<Vec<Standby>> {
         let all = slots::announced(self.client, self.shard.as_str()).await?.standbys;
         Ok(slots::waiting(&by_name(&all), self.shard, &slots::sessions([leader])).into_iter().cloned().collect())
     }
 }
 
-/// Why a leader that is another program does not do what an order says, and what to do.
+/// What to do about a leader that is another program.
 pub fn takes_no_orders(leader: &Holder) -> String {
     format!("{leader} leads and takes no orders: stop it on its host")
 }
 
-/// Looks until `found` finds what is waited for. None if that takes longer than `most`.
-///
-/// If the store is unreachable meanwhile, this is reported once.
+/// Looks until `found` finds something. None if that takes longer than `most`. Reports once if the store is unreachable.
 pub async fn look_until<S, T>(
     most: Option<Duration>,
     mut look: impl AsyncFnMut() -> Answer<S>,

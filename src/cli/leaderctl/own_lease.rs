@@ -1,4 +1,4 @@
-//! A lease that a verb itself holds, while it changes what only one process may change at a time.
+//! A lease that a verb holds while it changes what only one process may change at a time.
 
 use super::{Client, PROGRAM, say};
 use crate::lease::{Candidate, Shard, Term, show_seconds};
@@ -23,7 +23,6 @@ pub enum Taking<'a> {
 }
 
 impl<'a> OwnLease<'a> {
-    /// Claims the lease on `shard` for `verb`.
     pub async fn take(client: Client<'a>, shard: &Shard, lease: Duration, verb: &str) -> Answer<Taking<'a>> {
         let mut candidate = Candidate::here(shard.clone(), None, lease).map_err(StoreError::no_random_bytes)?;
         candidate.owner = format!("{PROGRAM}-{verb}-{}-{}", candidate.host, candidate.pid);

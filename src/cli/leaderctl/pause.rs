@@ -29,7 +29,7 @@ struct Targets {
 }
 
 impl Targets {
-    /// Refuses a prefix that is empty, most likely an unset variable.
+    /// An empty prefix is most likely an unset variable.
     fn check(&self, does: &str) -> Result<(), String> {
         match &self.prefix {
             Some(prefix) if prefix.as_str().is_empty() => {
@@ -39,7 +39,7 @@ impl Targets {
         }
     }
 
-    /// The shards in order. A pause of all slots belongs to the shard that has them, which may never be led itself.
+    /// With the shards of slots, which may never be led themselves: a pause of all slots belongs to them.
     async fn find(&self, client: Client<'_>) -> Answer<Vec<Shard>> {
         let Some(prefix) = &self.prefix else { return Ok(self.shard.iter().cloned().collect()) };
         let list = client.store.list(prefix.as_str()).await?;
@@ -49,8 +49,8 @@ impl Targets {
         Ok(names.into_iter().collect())
     }
 
-    /// Says how many shards an order was for, after a line about each, and refuses where the prefix is that of no shard.
-    /// `status` is that of the shards.
+    /// After a line about each shard, says how many there were, and refuses a prefix of no shard. `status` is that of the
+    /// shards.
     fn conclude(&self, done: &str, count: usize, all: usize, json: bool, status: ExitCode) -> ExitCode {
         let Some(prefix) = self.prefix.as_ref().map(Prefix::as_str) else { return status };
         let shards = match all {
@@ -70,7 +70,7 @@ impl Targets {
     }
 }
 
-/// An error in the middle of several shards, with what was done before it.
+/// Adds what was done before an error in the middle of several shards.
 fn after(done: usize, all: usize, what: &str, failure: impl Into<Failure>) -> Failure {
     match failure.into() {
         Failure::Other { status, message } if all > 1 => {
@@ -165,8 +165,8 @@ impl PauseFlags {
         Ok(self.targets.conclude("paused", paused.len(), all, self.json, status))
     }
 
-    /// The leaderships that the pause will end. Read before the order, because a leader may obey at once. If this
-    /// fails, only the history lacks them.
+    /// The leaderships that the pause will end. Read before the order, because a leader may obey at once. Only the
+    /// history needs them, so failures are ignored.
     async fn led(&self, operator: &Operator<'_>) -> BTreeSet<(Shard, Option<Term>)> {
         if self.keep {
             return BTreeSet::new();
@@ -174,7 +174,7 @@ impl PauseFlags {
         operator.leaders().await.map(|leaders| leaders.terms().collect()).unwrap_or_default()
     }
 
-    /// Orders the pause. The exit status if it was refused.
+    /// The exit status if the pause was refused.
     async fn pause(&self, operator: &Operator<'_>) -> Answer<Result<PauseOrder, ExitCode>> {
         let order = orders::pause(self.reason.clone(), self.keep, self.lasts)?;
         let is_other = |pause: &PauseOrder| pause.id != order.id;
@@ -220,10 +220,10 @@ impl PauseFlags {
             let who = leaders.told(shard, "continues, and nobody follows", "continue, and nobody follows");
             return operator.done(&format!("paused {until}; {who}{hidden}")).await;
         }
-        // The pause keeps candidates from following it, so it stays in force.
-        let stranger = leaders.led.iter().map(|(_, holder)| holder).find(|holder| holder.is_foreign());
-        if let Some(stranger) = stranger {
-            let told = format!("paused {until}, but {}", takes_no_orders(stranger));
+        // The pause still keeps candidates from following another program, so it stays in force.
+        let foreign = leaders.led.iter().map(|(_, holder)| holder).find(|holder| holder.is_foreign());
+        if let Some(foreign) = foreign {
+            let told = format!("paused {until}, but {}", takes_no_orders(foreign));
             if wait.is_none() {
                 return Ok(operator.refuse(&told));
             }
@@ -277,7 +277,7 @@ impl ResumeFlags {
         Ok(self.targets.conclude("resumed", resumed, all, self.json, status))
     }
 
-    /// Ends the pause. Returns whether there was one, and the exit status.
+    /// Returns whether there was a pause, and the exit status.
     async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, ExitCode), Failure> {
         let Operator { client, shard, .. } = *operator;
         let ended = match operator.take_back(|orders| &mut orders.pause).await {
@@ -290,7 +290,7 @@ impl ResumeFlags {
         if let Some(ended) = &ended {
             operator.withdraw_pause(ended).await;
         }
-        // What was found by its prefix is known, even if that was a pause that has ended since.
+        // What was found by its prefix is known, even if the pause has ended since.
         if ended.is_none() && self.targets.prefix.is_none() {
             operator.known_slots(&operator.inspect().await?).await?;
         }

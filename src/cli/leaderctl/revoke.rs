@@ -1,13 +1,12 @@
 //! `leaderctl revoke`: takes a lease away from its holder.
 //!
-//! The hazard: a host that does not answer may still run COMMAND, and nobody can know that from afar. So this takes the
-//! lease away and does nothing else: the next leader starts nothing before the old lease would have ended, and by then
-//! the old tree is dead. A takeover after a crash is not faster than the lease. This is for a leader that only renews
-//! its lease, and for records that another program left behind.
+//! The hazard: a host that does not answer may still run COMMAND. So this only takes the lease away: the next leader
+//! starts nothing before the old lease would have ended, and by then the old tree is dead. It is for a leader that only
+//! renews its lease. It does not make a takeover after a crash faster.
 //!
-//! A leader that renews seldom looks dead between two renewals. So it is watched for as long as its lease had left at
-//! the first check. An outage of the store proves nothing: the lease is taken away only if a check at the end of the
-//! watch shows that it was not renewed.
+//! A leader looks dead between two renewals. So it is watched for as long as its lease had left at the first check. An
+//! outage of the store proves nothing: the lease is taken away only if a check at the end of the watch shows that it was
+//! not renewed.
 
 use super::operator::{LOOK_EVERY, Operator, takes_no_orders};
 use super::{Client, say, say_retrying};
@@ -96,10 +95,10 @@ impl RevokeFlags {
         if most > SOON {
             say(format_args!("watching for {} whether {first} renews its lease", show(most)));
         }
-        // During an outage the leader could not renew either.
+        // The watch starts again after an outage, during which the leader could not renew either.
         let (mut seen_since, mut away) = (begun, false);
         loop {
-            // An answer shows the lease at a later instant than this.
+            // The answer shows the lease at a later instant.
             let asked = begun.elapsed();
             match operator.inspect().await {
                 Ok(report) => {
@@ -123,12 +122,12 @@ impl RevokeFlags {
     }
 }
 
-/// What a check shows about the lease of `term`, which had `left` to go at an instant that is `since` ago.
+/// Judges the lease of `term`, which had `left` to go `since` ago.
 fn judge(report: &Report, term: Term, left: Duration, since: Duration) -> Verdict {
     let Some(holder) = report.holder.as_ref().filter(|holder| holder.term == Some(term)) else { return Verdict::Ended };
     let unrenewed = left.saturating_sub(since);
     let longer = holder.expires_in.is_some_and(|now| now > unrenewed + UNCERTAINTY);
-    // A short lease never has that much more time left, but it outlives its earlier end.
+    // A short lease never has that much more time left. But a renewed one outlives its earlier end.
     if longer || since >= left + UNCERTAINTY {
         Verdict::Renewed(format!(
             "{holder} renews its lease: use step-down or pause, or revoke --force to take it away"
@@ -141,7 +140,7 @@ fn judge(report: &Report, term: Term, left: Duration, since: Duration) -> Verdic
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Unrenewed,
-    /// And why it is not taken away.
+    /// Why it is not taken away.
     Renewed(String),
     Ended,
 }

@@ -2,8 +2,8 @@
 //!
 //! The hazards: it runs against a store that matters. So it leads a scratch shard of a random name and touches no other
 //! shard; it begins with a claim, to report a store that cannot be used before anything starts; and however it ends, it
-//! ends everything that it started, releases the lease, and removes what it wrote if that is possible. And a check that
-//! was not made must not look like one that passed: a fault that cannot be run here is reported, with the reason.
+//! ends everything that it started, releases the lease, and removes what it wrote if it can. And a check that was not
+//! made must not look like one that passed: a fault that cannot be run here is reported, with the reason.
 
 pub mod evidence;
 mod faults;
@@ -174,14 +174,14 @@ struct Bench<'a> {
     named: &'a NamedStore,
     setting: &'a Setting,
     request_timeout: Duration,
-    /// Some from the start of a fault's candidates until all that they started has ended.
+    /// Some until all that a fault's candidates started has ended.
     fleet: Option<Fleet<'a>>,
     /// The highest term of the faults so far.
     floor: u64,
 }
 
 impl Bench<'_> {
-    /// If this is dropped half-way, `fleet` must be ended.
+    /// If this is dropped half-way, the caller must end `fleet`.
     async fn run(&mut self, faults: &[Fault]) -> io::Result<ExitCode> {
         let begun = BootInstant::now();
         let (mut held, mut failed, mut not_run) = (0, 0, 0);
@@ -296,7 +296,6 @@ impl Drop for Scratch {
     }
 }
 
-/// Takes the lease once, and gives it back.
 async fn try_out(client: Client<'_>, shard: &Shard, lease: Duration) -> Answer<()> {
     let give_up = BootInstant::now().plus(lease * 3);
     let mut told = false;
@@ -306,12 +305,12 @@ async fn try_out(client: Client<'_>, shard: &Shard, lease: Duration) -> Answer<(
                 own.give_back().await;
                 return Ok(());
             }
-            // The candidates will wait for that.
+            // The candidates will wait.
             Taking::Later(wait) => {
                 say_wait(wait, "the store may have forgotten a leader");
                 return Ok(());
             }
-            // A young store may have forgotten a lease, and makes every candidate wait for as long as one lasts.
+            // A young store may have forgotten a lease, and makes every candidate wait for one.
             Taking::Held(holder) if BootInstant::now() < give_up => {
                 if !std::mem::replace(&mut told, true) {
                     say_wait(holder.expires_in.unwrap_or(lease), &format!("{holder} has the lease"));
@@ -325,7 +324,6 @@ async fn try_out(client: Client<'_>, shard: &Shard, lease: Duration) -> Answer<(
     }
 }
 
-/// Says for how long nothing happens. Less than a second is not worth a line.
 fn say_wait(wait: Duration, why: &str) {
     if wait >= Duration::from_secs(1) {
         say(format_args!("the first command starts in {}: {why}", show_seconds(wait)));

@@ -1,9 +1,9 @@
 //! `leaderctl serve`: all shards of a store as a page, as JSON, and as metrics, over HTTP. It is read-only.
 //!
-//! The hazard: there is no password, and others wrote what is shown. So the server listens on this machine alone unless
-//! an option says otherwise. There it refuses requests for another host name, which a foreign page could make a browser
-//! send. It only reads, and it escapes each name from the store. The policy in each answer forbids a page to load
-//! anything from elsewhere, or to run another script.
+//! The hazard: there is no password, and others wrote what is shown. So by default the server listens on this machine
+//! alone, and there refuses requests for another host name, which a foreign page could make a browser send. It only
+//! reads, and it escapes each name from the store. The policy in each answer forbids a page to load anything from
+//! elsewhere, or to run another script.
 
 mod json;
 mod metrics;
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a page may do: load its style, its script and its icon from here, and ask here for what is new.
+/// A page may load its style, script and icon from here, and ask here for news.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 const JSON: &str = "application/json";
@@ -44,7 +44,7 @@ const NOTHING: (StatusCode, &str) = (
     "there are /, /shards/NAME, /metrics, /api/shards, /api/shards/NAME/history, /api/hosts, /api/openapi.yaml, /livez \
      and /readyz\n",
 );
-/// The most time for a page of thousands of shards on a slow network.
+/// Enough for a page of thousands of shards on a slow network.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
@@ -98,7 +98,7 @@ struct Board {
 }
 
 impl Board {
-    /// True if the request names another host: a page of that host may have made a browser send it.
+    /// Whether the request names another host, whose page may have made a browser send it.
     fn is_foreign(&self, headers: &HeaderMap) -> bool {
         let Some(host) = headers.get(header::HOST).filter(|_| self.is_loopback) else { return false };
         let host = host.to_str().unwrap_or_default();
@@ -176,7 +176,7 @@ fn of_type<T>(kind: &'static str, body: T) -> ([(HeaderName, &'static str); 1], 
     ([(CONTENT_TYPE, kind)], body)
 }
 
-/// The shard that a path names. Names have slashes, so routes cannot tell where one ends.
+/// Names have slashes, so routes cannot tell where one ends.
 fn find<'a>(snapshot: &'a Snapshot, name: &str) -> Option<(&'a Shard, &'a Seen)> {
     snapshot.shards.get_key_value(&percent_decode_str(name).decode_utf8().ok()?.parse::<Shard>().ok()?)
 }

@@ -1,8 +1,8 @@
 //! What the notes of many shards say: who paused them, and how their jobs went.
 //!
-//! The hazard: a store lists leases in one request or a few, but some stores read each note on its own, so this costs
-//! three requests for each shard. Where requests cost money, and where there are very many shards, the user must ask
-//! for it. And one note that cannot be read must not hide all shards: what is wrong with it stands in its place.
+//! The hazard: a store lists leases in a few requests, but some stores read each note on its own: three requests for
+//! each shard. So where requests cost money, and where there are very many shards, the user must ask for it. And one
+//! note that cannot be read must not hide all shards: what is wrong with it stands in its place.
 
 use super::age::ago;
 use super::jobs::words;
@@ -70,7 +70,7 @@ impl Notes {
     }
 }
 
-/// What matters beside who leads, on one line: pauses, a handover, the last run. Empty if there is nothing.
+/// Pauses, a handover and the last run, on one line.
 pub fn note(shown: &Shown) -> String {
     let pauses = pauses(shown).map(|(_, words)| words);
     let handover = shown.orders.as_ref().and_then(|orders| orders.handover.as_ref()).map(|handover| {
@@ -91,7 +91,7 @@ pub fn note(shown: &Shown) -> String {
     on_one_line(all.collect::<Vec<_>>().join("; "))
 }
 
-/// The pauses in force, of the shard and of all slots of one, with their words.
+/// The pauses of the shard and of all slots of its parent, in words.
 pub fn pauses(Shown { orders, parent_pause, .. }: &Shown) -> impl Iterator<Item = (&PauseOrder, String)> {
     let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
     let own = own.map(|pause| (pause, format!("paused {}", paused(pause))));

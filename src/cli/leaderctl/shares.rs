@@ -8,7 +8,7 @@ use crate::text::on_one_line;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// `web4 leads 4 of 6, web2 2, web1 none`: the host that leads most comes first.
+/// `web4 leads 4 of 6, web2 2, web1 none`.
 pub fn in_words<'a>(shares: impl IntoIterator<Item = (&'a str, usize)>) -> String {
     let mut shares: Vec<_> = shares.into_iter().collect();
     let all: usize = shares.iter().map(|(_, share)| share).sum();
@@ -24,7 +24,7 @@ pub fn in_words<'a>(shares: impl IntoIterator<Item = (&'a str, usize)>) -> Strin
     on_one_line(words.collect::<Vec<_>>().join(", "))
 }
 
-/// How many shards each host leads, and which ones are held back. None where there is one host.
+/// With the hosts that are held back. None where there is one host.
 pub fn told<'a>(
     shards: impl IntoIterator<Item = (&'a Shard, &'a Shown)>,
     waiting: impl IntoIterator<Item = &'a str>,

@@ -1,8 +1,7 @@
-//! What verbs report about slots: of a shard that has some, and of a shard that is one.
+//! What verbs report about slots.
 //!
 //! The hazard: slot 2 of `db` is the shard `db#2`, and `db` itself has only orders and standbys. So a plain look at
-//! `db` shows that nobody leads, while leaders of its slots run; and a plain look at `db#2` shows no pause, because
-//! that is a pause of `db`.
+//! `db` shows that nobody leads, while its slots are led; and a plain look at `db#2` does not show a pause of `db`.
 
 use super::Client;
 use crate::lease::{Session, Shard};
@@ -16,7 +15,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 #[derive(Debug, Default)]
 pub struct Slots {
     known: Vec<(Shard, Report)>,
-    /// Why there may be others.
+    /// Why there may be more.
     pub hidden: Option<StoreError>,
 }
 
@@ -36,12 +35,11 @@ impl Slots {
         self.known.iter().filter_map(|(slot, report)| Some((slot, report.holder.as_ref()?)))
     }
 
-    /// Of slots that were ever led.
     pub fn names(&self) -> impl Iterator<Item = &Shard> {
         self.known.iter().map(|(slot, _)| slot)
     }
 
-    /// The slots that are led, and that these names are the ones to use. None if no slot is known to be led.
+    /// The slots that are led, with advice to use these names. None if no slot is known to be led.
     pub fn led_as(&self) -> Option<String> {
         self.named("", "")
     }
@@ -78,8 +76,8 @@ pub async fn parent_pause(client: Client<'_>, shard: &Shard) -> Answer<Option<Pa
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
 
-/// The standbys of the shards whose names begin with `prefix` (of a slot, also those of any slot of its shard), and the
-/// shards that were paused before anybody led them.
+/// The standbys of the shards whose names begin with `prefix` (for a slot, also those of its shard), and the shards that
+/// were paused before anybody led them.
 pub async fn announced(client: Client<'_>, prefix: &str) -> Answer<Announced> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.split_once('#');
@@ -89,7 +87,7 @@ pub async fn announced(client: Client<'_>, prefix: &str) -> Answer<Announced> {
     Ok(announced)
 }
 
-/// The shards whose names begin with `prefix` that were paused before anybody led them. Empty if the store denies that.
+/// Shards that were paused before anybody led them. Empty if the store denies that.
 pub async fn paused(client: Client<'_>, prefix: &str) -> Answer<Vec<Shard>> {
     match announced(client, prefix).await {
         Err(error) if error.kind == ErrorKind::Denied => Ok(Vec::new()),
@@ -97,7 +95,6 @@ pub async fn paused(client: Client<'_>, prefix: &str) -> Answer<Vec<Shard>> {
     }
 }
 
-/// A list with the shards that were paused before anybody led them in their places.
 pub fn with_paused(mut list: Vec<(Shard, Report)>, paused: Vec<Shard>) -> Vec<(Shard, Report)> {
     let mut names: BTreeSet<Shard> = paused.into_iter().collect();
     for (listed, _) in &list {
@@ -112,12 +109,12 @@ pub fn with_paused(mut list: Vec<(Shard, Report)>, paused: Vec<Shard>) -> Vec<(S
     list
 }
 
-/// Whether a standby of `of` waits for `shard`: for that itself, or for any slot of the shard that it is a slot of.
+/// Whether a standby of `of` waits for `shard`, or for any slot of its parent.
 pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
     of == shard.as_str() || shard.parent().is_some_and(|parent| of == parent.as_str())
 }
 
-/// Standbys, by the name that each announced: a list of many shards looks there, and not at every standby for each.
+/// So that a list of many shards need not look at every standby for each.
 pub fn by_name(standbys: &[(Shard, Standby)]) -> HashMap<&str, Vec<&Standby>> {
     let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
     for (of, standby) in standbys {
@@ -126,7 +123,7 @@ pub fn by_name(standbys: &[(Shard, Standby)]) -> HashMap<&str, Vec<&Standby>> {
     by_name
 }
 
-/// Those that wait for a shard. A candidate that leads by now does not wait, whatever it announced.
+/// A candidate that leads by now does not wait, whatever it announced.
 pub fn waiting<'a>(
     standbys: &HashMap<&str, Vec<&'a Standby>>,
     shard: &Shard,

@@ -37,17 +37,16 @@ pub struct StatusFlags {
 
 const MOST_JOBS: usize = 3;
 
-/// What the verbs show of one shard.
 #[derive(Debug, Default)]
 pub struct Shown {
     pub report: Report,
     /// None if they were not read.
     pub orders: Option<Orders>,
-    /// Read with the orders; None if no job ran.
+    /// Read with the orders. None if no job ran.
     pub ledger: Option<Ledger>,
-    /// The jobs that run once, the newest first. Read with the orders.
+    /// The newest first. Read with the orders.
     pub jobs: Vec<Indexed>,
-    /// None if they were not looked for: the shard is led as a whole, or the verb does not show them.
+    /// None if they were not read: the shard is led as a whole, or the verb does not show them.
     pub slots: Option<Slots>,
     pub parent_pause: Option<ParentPause>,
     /// None if they were not counted.
@@ -63,7 +62,6 @@ impl StatusFlags {
         let mut denied = None;
         for shard in &self.shards {
             let shown = self.show_one(client, shard, &mut denied).await?;
-            // The first that is not as it should be.
             if status == ExitCode::SUCCESS {
                 status = shown;
             }
@@ -71,7 +69,7 @@ impl StatusFlags {
         Ok(status)
     }
 
-    /// `denied` is why standbys cannot be counted, once that was said: it is the same for each shard.
+    /// `denied` is why standbys cannot be counted, once that was said.
     async fn show_one(&self, client: Client<'_>, shard: &Shard, denied: &mut Option<StoreError>) -> Answer<ExitCode> {
         let mut shown = Shown::read(client, shard).await?;
         let all = match denied {
@@ -129,7 +127,6 @@ impl Shown {
         Ok(Self { report, slots: slots.filter(|slots| slots.hidden.is_none()), parent_pause, ..noted })
     }
 
-    /// What the notes of the shard say of its orders and jobs.
     pub async fn of_notes(client: Client<'_>, shard: &Shard) -> Answer<Self> {
         let orders = client.ask(orders::read(client.store, shard)).await?;
         let ledger = client.ask(jobs::last(client.store, shard)).await?;
@@ -150,7 +147,7 @@ impl Shown {
         self.slots.as_ref().is_some_and(|slots| never_led(&self.report, slots))
     }
 
-    /// Whether the store has seen the shard: a leader, a pause, or a standby. None if not all was read that would tell.
+    /// Whether the store has seen a leader, a pause, or a standby. None if that was not read.
     fn is_known(&self) -> Option<bool> {
         let slots = self.slots.as_ref().is_some_and(|slots| slots.names().next().is_some());
         let waits = self.standbys.is_some_and(|count| count > 0);
@@ -299,14 +296,12 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     text
 }
 
-/// Adds a line with a name and a value, if it has one.
 pub fn add_line(text: &mut String, name: &str, value: Option<String>) {
     if let Some(value) = value {
         let _ = write!(text, "\n  {name:<11}{}", on_one_line(value));
     }
 }
 
-/// The most important word first: paused, led, free or never led.
 fn state(shown: &Shown) -> String {
     let advice = shown.slots.as_ref().and_then(Slots::led_as);
     let led = match (&shown.report.holder, advice) {
@@ -328,7 +323,6 @@ fn state(shown: &Shown) -> String {
     }
 }
 
-/// By whom, since when, for how long, and why.
 pub fn paused(pause: &PauseOrder) -> String {
     let left = pause.left.map(|left| format!(", for another {}", show_seconds(left))).unwrap_or_default();
     let keep = if pause.keep { ", the leader goes on" } else { "" };
@@ -336,12 +330,10 @@ pub fn paused(pause: &PauseOrder) -> String {
     format!("by {} since {}{left}{keep}{reason}", pause.by, dated(pause.since_millis))
 }
 
-/// The same, of all slots of a shard.
 pub fn paused_above(above: &ParentPause) -> String {
     format!("all slots of {}, {}", above.parent, paused(&above.pause))
 }
 
-/// In which period, on which host, from when to when, and how it ended.
 fn last_run(ledger: &Ledger, report: &Report) -> String {
     let run = ledger.counting();
     let runs = run.to_millis.is_none() && report.leads(run.term);

@@ -1,10 +1,9 @@
 //! `leaderctl step-down`: the leader stops COMMAND and lets another candidate lead.
 //!
-//! The hazard: an order that no standby can follow leaves the shard without a leader until its hold is over. So the
-//! order is refused if no standby has announced itself, or none by the name in `--to`. Where standbys announce
-//! themselves only if told to, or where this user may not read that, the order is given with a warning. And a leader
-//! may have read an order before the operator takes it back. The store does not show that, so the leader may still step
-//! down.
+//! The hazard: without a standby, the order leaves the shard without a leader until its hold is over. So it is refused
+//! if no standby has announced itself, or none by the name in `--to`. Where standbys announce themselves only on
+//! request, or this user may not read that, the order is given with a warning. And a leader may have read an order
+//! before the operator takes it back, and still step down.
 
 use super::balance::Drain;
 use super::operator::{Operator, look_until, takes_no_orders};
@@ -67,7 +66,6 @@ const USUAL_HOLD: Duration = Duration::from_secs(30);
 const USUAL_MAINTENANCE: Duration = Duration::from_mins(10);
 /// For one shard of a host.
 const USUAL_WAIT: Duration = Duration::from_mins(1);
-/// The longest that a handover may keep a shard without a leader.
 const MOST_HOLD: Duration = Duration::from_hours(1);
 
 impl StepDownFlags {
@@ -144,9 +142,9 @@ pub struct Handover<'a> {
 
 #[derive(Debug)]
 pub enum Progress {
-    /// Nothing was ordered, or the order is not in force any more, for this reason.
+    /// Nothing was ordered, or the order is not in force any more.
     Refused(String),
-    /// In these words: nobody waited for more.
+    /// Nobody waited for more.
     Ordered(String),
     /// Another candidate leads.
     Followed { successor: Holder, told: String },
@@ -155,7 +153,6 @@ pub enum Progress {
 }
 
 impl Handover<'_> {
-    /// Orders `holder` to hand over, and waits for that.
     pub async fn order(&self, operator: &Operator<'_>, holder: &Holder) -> Answer<Progress> {
         let (term, session) = match (&holder.term, &holder.session) {
             (Some(term), Some(session)) => (*term, session.clone()),
@@ -194,7 +191,7 @@ impl Handover<'_> {
                 Ok((stands, operator.inspect().await?))
             },
             |(stands, report)| {
-                // Until the hold is over, any other candidate only has the lease while it reads the order.
+                // During the hold, other candidates only have the lease while they read the order.
                 let to = self.to.filter(|_| begun.elapsed() < self.hold);
                 match successor(report, term, to) {
                     None if !stands => Some(None),
@@ -245,8 +242,8 @@ impl Handover<'_> {
         Ok(Followers::Nobody(on_one_line(format!("{no_standby}{there_are}; --force orders it anyway"))))
     }
 
-    /// Decides about an order whose followers cannot be read. A name in `--to` may be mistyped, so an order that names
-    /// one must be forced; an outage is an error, because the order would fail as well.
+    /// The followers cannot be read. A name in `--to` may be mistyped, so an order that names one must be forced; an
+    /// outage is an error, because the order would fail as well.
     fn uncounted(&self, operator: &Operator<'_>, error: StoreError) -> Answer<Followers> {
         let is_outage = match error.kind {
             ErrorKind::NotApplied | ErrorKind::Unknown => true,
@@ -266,9 +263,7 @@ impl Handover<'_> {
 #[derive(Debug)]
 enum Followers {
     Known,
-    /// In these words, for a warning.
     Unknown(String),
-    /// In these words, for a refusal.
     Nobody(String),
 }
 

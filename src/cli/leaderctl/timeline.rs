@@ -2,8 +2,8 @@
 //! --timeline`.
 //!
 //! The hazard: a history is short, its times come from the clocks of several hosts, and a leader that crashed wrote no
-//! end. So what is before the first entry is unknown and not "nobody led", times that overlap are cut, and a leadership
-//! without an end is drawn as one whose end nobody knows.
+//! end. So the time before the first entry is unknown, not "nobody led", times that overlap are cut, and a leadership
+//! without a recorded end is drawn as such.
 
 use super::history::ended;
 use crate::election::Reason;
@@ -17,16 +17,16 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Led,
-    /// Some leader crashed in this stretch, or was cut off.
+    /// A leader crashed in this stretch, or was cut off.
     Untold,
     Free,
     /// Nobody led, because an operator paused the shard.
     Paused,
-    /// Nobody led, because a job has no need of a leader between two runs.
+    /// Nobody led, as between two runs of a job.
     Idle,
 }
 
-/// Why a leadership ended, where that is worth a mark. The name is a class of the page, and a word for people.
+/// Why a leadership ended. The name is also a class of the page, and a word for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(const_into_str, serialize_all = "lowercase")]
 pub enum Mark {
@@ -46,12 +46,11 @@ pub struct Stretch<'a> {
     pub to: u64,
     pub state: State,
     pub host: &'a str,
-    /// None for one that the history does not have.
+    /// None if the history does not have it.
     pub entry: Option<&'a Entry>,
     pub mark: Option<Mark>,
 }
 
-/// What else decides how a history is to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Present<'a> {
     pub holder: Option<&'a Holder>,
@@ -129,7 +128,7 @@ fn mark(entry: &Entry, leads: Option<Term>) -> Option<Mark> {
     }
 }
 
-/// The stretches in text: a line for each host, and one for the time without a leader.
+/// A line for each host, and one for the time without a leader.
 pub fn as_text(stretches: &[Stretch<'_>], width: usize) -> Vec<String> {
     let now = stretches.last().map_or_else(wall_clock_millis, |last| last.to);
     let Some(from) = stretches.first().map(|first| first.from) else { return Vec::new() };

@@ -1,8 +1,8 @@
 //! `leaderctl top`: all shards live on a terminal, and keys that order something.
 //!
-//! The hazard: a terminal in raw mode is of no use to the next program, and a key that is hit by mistake must not stop
-//! a leader. So the terminal is restored however this ends. A key that gives an order asks first; then the verb of that
-//! name gives it, with all its checks, outside raw mode, where the user can read its messages.
+//! The hazard: a terminal in raw mode is of no use to the next program, and a key hit by mistake must not stop a leader.
+//! So the terminal is restored however this ends. A key that gives an order asks first. Then the verb gives it, with all
+//! its checks, outside raw mode, where the user can read its messages.
 
 mod frame;
 
@@ -44,7 +44,7 @@ impl TopFlags {
         Ok(())
     }
 
-    /// Shows the fleet until `q`. `named`: the user named the store, so that keys may change something.
+    /// `named`: the user named the store, so keys may change something.
     pub async fn show(self, client: Client<'_>, named: bool) -> Result<ExitCode, Failure> {
         let reader = Reader::new(client, self.prefix, self.reading);
         let top = Top { client, fleet: reader.fleet(), named, view: View::default() };
@@ -57,7 +57,7 @@ impl TopFlags {
     }
 }
 
-/// The terminal in raw mode, on its other screen. Dropping it puts it back.
+/// The terminal in raw mode, on its other screen, until this is dropped.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -73,10 +73,9 @@ impl Drop for Screen {
     }
 }
 
-/// Keys and changes of the terminal's size.
 fn events() -> UnboundedReceiver<Event> {
     let (send, events) = unbounded_channel();
-    // This thread still waits for a key when the program ends. Nobody joins it.
+    // Nobody joins this thread, which still waits for a key when the program ends.
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
             if send.send(event).is_err() {
@@ -138,7 +137,6 @@ impl Top<'_> {
         }
     }
 
-    /// Carries out a verb as the command line would.
     async fn order(&self, words: &[String]) -> io::Result<()> {
         let mut out = stdout();
         writeln!(out, "leaderctl {}", words.join(" "))?;

@@ -1,9 +1,9 @@
 //! A shard that the store has never seen: the operator may have mistyped its name, or named another store.
 //!
 //! The hazard: a pause of `nc-prd` succeeds, as it must before the first leader of a new shard, and `nc-prod`
-//! continues; `wait nc-prd --free` would succeed while `nc-prod` is led. So verbs about leaderships of the past are
-//! refused, and those that may come before the first leader go on with a warning. Both name the nearest known shard, if
-//! the store lists them at no charge.
+//! continues; `wait nc-prd --free` would succeed while `nc-prod` is led. So verbs about past leaderships are refused,
+//! and those that may come before the first leader go on with a warning. Both name the nearest known shard, if the
+//! store lists them at no charge.
 
 use super::slots::{self, Slots};
 use super::{Client, say};
@@ -25,15 +25,14 @@ pub fn never_led(report: &Report, slots: &Slots) -> bool {
 }
 
 impl Unknown {
-    /// Warns of a shard that was [`never_led`], for a verb that goes on. It does so also where the store does not tell.
+    /// For a verb that goes on. Warns also where the store does not tell.
     pub async fn warn(client: Client<'_>, shard: &Shard) {
         if let Some(unknown) = Self::of_never_led(client, shard).await.ok().flatten() {
             unknown.say(shard);
         }
     }
 
-    /// Of a shard that was [`never_led`]. None if a standby waits for it, or if others of its slots were led.
-    /// What the store denies is not known.
+    /// For a shard that was [`never_led`]. None if a standby waits for it, or if other slots of its parent were led.
     pub async fn of_never_led(client: Client<'_>, shard: &Shard) -> Answer<Option<Self>> {
         if client.store.is_metered() {
             return Ok(Some(Self { nearest: None }));
@@ -50,7 +49,7 @@ impl Unknown {
 
     fn among<'a>(shard: &Shard, known: impl Iterator<Item = &'a Shard>) -> Option<Self> {
         let names: BTreeSet<Shard> = known.flat_map(|known| [Some(known.clone()), known.parent()]).flatten().collect();
-        // The first leader of a slot is nothing new where others of its shard were led.
+        // A slot is known if its shard or other slots were led.
         if names.contains(shard) || shard.parent().is_some_and(|parent| names.contains(&parent)) {
             return None;
         }
@@ -62,7 +61,6 @@ impl Unknown {
         say(self.told(shard));
     }
 
-    /// The refusal of a verb that does not go on.
     pub fn refusal(&self, shard: &Shard) -> Failure {
         Failure::Other { status: UNKNOWN_SHARD, message: self.told(shard) }
     }

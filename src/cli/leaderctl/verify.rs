@@ -1,8 +1,7 @@
 //! `leaderctl verify`: does a term still lead, and for long enough?
 //!
-//! The hazard: an answer is old when it arrives. The candidate counts the time until it would kill COMMAND, and the
-//! store counts before it answers; a step that must be safe after that needs a fencing token. And another process may
-//! answer in the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
+//! The hazard: an answer is old when it arrives, so a step that must be safe needs a fencing token. And another process
+//! may answer in the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
 use super::object::{as_json, object};
 use super::{Client, print_lines, say};
@@ -39,7 +38,7 @@ pub struct Question {
     term: Term,
     least: Duration,
     json: bool,
-    /// The socket of the candidate that this runs under and that can answer, and the key that proves its answer.
+    /// The socket of the candidate that this runs under, and the key that proves its answer.
     pub query_socket: Option<(String, Key)>,
 }
 

@@ -1,9 +1,9 @@
 //! `leaderctl wait`: returns when a shard is led, or when nobody leads it.
 //!
-//! The hazard: the answer is old when it arrives, and a shard that is led for a moment between two checks was free at
-//! both. So this is for scripts that go on when something has begun; what must not overlap needs the lease. A
-//! notification may be lost, too: as `watch` does, this also checks every few seconds. And a shard that the store has
-//! never seen is free under any name: so `--free` refuses it.
+//! The hazard: the answer is old when it arrives, and a shard that is led for a moment between two checks seems free. So
+//! this is for scripts that go on when something has begun; what must not overlap needs the lease. A notification may be
+//! lost, so this also checks every few seconds, as `watch` does. And a mistyped name is always free, so `--free` refuses
+//! a shard that the store has never seen.
 
 use super::Client;
 use super::operator::{Operator, look_until};
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// `--timeout 0s` asks how it is now: that takes an answer.
+/// `--timeout 0s` asks how it is now, which takes an answer.
 const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]

@@ -1,10 +1,8 @@
 //! `leaderctl watch`: a line for each change of a shard's leader, and for each pause, as it happens.
 //!
 //! The hazard: a notification of the store may be lost, and nobody reports a crash. So each shard is also checked every
-//! few seconds. An outage of the store is reported once, and the checks continue.
-//!
-//! Nobody knows which shards there will be. So if none is named, all are listed every few seconds, in one request for
-//! all.
+//! few seconds. An outage of the store is reported once, and the checks continue. If no shard is named, all are listed
+//! every few seconds in one request, because new ones may come.
 
 use super::shard_notes::{Notes, pauses};
 use super::slots::{self, Slots};
@@ -43,7 +41,7 @@ pub struct WatchFlags {
     json: bool,
 }
 
-/// Prints until the output cannot be written, or its reader is gone. If a first check fails, it ends with that error.
+/// Prints until the output cannot be written, or its reader is gone. Ends with an error only if the first check fails.
 pub async fn watch(client: Client<'_>, flags: &WatchFlags) -> Answer<ExitCode> {
     let watch = Watch { client, flags };
     let (mut list, mut failure) = watch.look().await;
@@ -61,7 +59,7 @@ pub async fn watch(client: Client<'_>, flags: &WatchFlags) -> Answer<ExitCode> {
     loop {
         let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
         if failure.is_none() {
-            // The store does not list it any more, so nobody leads it.
+            // Nobody leads a shard that the store does not list any more.
             for shard in known.keys() {
                 now.entry(shard.clone()).or_default();
             }
@@ -95,7 +93,6 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// What can be read; and why something cannot, if that is so.
     async fn look(&self) -> (Vec<(Shard, Shown)>, Option<StoreError>) {
         let (mut list, mut failure) = (Vec::new(), None);
         if self.flags.shards.is_empty() {
@@ -169,17 +166,16 @@ fn pause_id(shown: &Shown) -> Option<&Session> {
     pauses(shown).next().map(|(pause, _)| &pause.id)
 }
 
-/// Returns when it is time to check again: soon after a release of a shard of `led`, which are those that were led at
-/// the last check. Of a free shard, a store would report again and again that it is free.
+/// Returns when it is time to check again: soon after a release of one of `led`, the shards that were led at the last
+/// check. Of a free shard, a store would report again and again that it is free.
 pub async fn until_it_may_have_changed(store: &dyn Store, led: &[Shard]) {
     sleep(LOOKS_APART).await;
     let change = async {
-        // A store may never tell of changes, for instance where the user may not subscribe.
+        // A store may never report changes, such as where the user may not subscribe.
         if store.delivery() != Delivery::Push || led.is_empty() || store.any_changed(led).await.is_err() {
             pending::<()>().await;
         }
     };
-    // Whatever the result, a check follows.
     let _ = timeout(LOOK_EVERY, change).await;
 }
 

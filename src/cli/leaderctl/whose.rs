@@ -1,8 +1,8 @@
 //! `leaderctl whose`: for which shard does a process of this host run?
 //!
-//! The hazard: the helpers' command lines do not name the shard, so that `pkill -f` does not match them, and COMMAND's
-//! processes can have any name. So this asks the candidates of this host which processes are theirs. Whatever they
-//! started has one of these above it, because the backstop and the guard adopt what loses its parent.
+//! The helpers' command lines do not name the shard, so that `pkill -f` does not match them, and COMMAND's processes can
+//! have any name. So this asks the candidates of this host which processes are theirs. All that they started is below
+//! one of these, because the backstop and the guard adopt what loses its parent.
 
 use super::object::{as_json, object};
 use super::{fail, print_lines};
@@ -78,7 +78,8 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     sys::stat_of(pid)?.get(1)?.parse().ok().filter(|&parent| parent > 0)
 }
 
-/// The candidate whose process `pid` is, its own process, and what `asked` is to it: `pid` itself or below it.
+/// The candidate that has the process `pid`, the candidate's own process, and what `asked`, which is `pid` or below it,
+/// is to it.
 fn owner_of(pid: u32, asked: u32, told: &[Told]) -> Option<(&Told, u32, &'static str)> {
     told.iter().find_map(|told| {
         let leaderrun = told.pid()?;

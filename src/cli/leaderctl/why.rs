@@ -39,9 +39,8 @@ pub struct WhyFlags {
 const MOST_SILENT: usize = 5;
 
 struct Known {
-    /// An error if it does not answer.
     report: Answer<Report>,
-    /// None if the shard is led as a whole, or if the store does not answer.
+    /// None if the shard is led as a whole, or the store does not answer.
     slots: Option<Answer<Slots>>,
 }
 
@@ -127,7 +126,7 @@ fn trouble(error: &StoreError) -> &'static str {
 }
 
 impl WhyFlags {
-    /// Answers even if the store does not: the candidates of this host may know since when.
+    /// Answers even if the store does not, because the candidates of this host may know since when.
     pub async fn answer(&self, client: Client<'_>) -> ExitCode {
         let here = host_name().unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
@@ -206,8 +205,7 @@ impl WhyFlags {
         failed.map_or_else(|| printed(written), |error| fail(error.exit_status(), &error.message))
     }
 
-    /// The candidates on this host for this shard in this store; and in `others`, those of the same shard in other
-    /// stores.
+    /// This host's candidates for this shard in this store; in `others`, those in other stores.
     async fn candidates(&self, client: Client<'_>) -> Survey {
         // A standby of a slot waits for any slot of the shard; a leader of one leads in no other.
         let is_meant = |shard: &str| slots::is_waited_for(&self.shard, shard);
@@ -225,7 +223,7 @@ impl WhyFlags {
         told
     }
 
-    /// The orders that apply: also those of the shard that it is a slot of, and of its own slots.
+    /// The orders that apply: also those of its parent and of its own slots.
     async fn orders(&self, client: Client<'_>, slots: Option<&Slots>, because: &mut Vec<String>) {
         let unread = |error: StoreError| format!("the orders cannot be read: {}", error.message);
         let own = [&self.shard].into_iter();

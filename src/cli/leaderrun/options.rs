@@ -1,7 +1,7 @@
 //! The options of `leaderrun`, and what they ask for.
 //!
-//! The hazard: a mistake that is found only after the lease was taken keeps another host from leading. So all that can
-//! be checked without the store is checked here.
+//! The hazard: a mistake that is found only after the lease was taken keeps other hosts from leading. So all that can be
+//! checked without the store is checked here.
 
 mod invocation;
 mod values;
@@ -387,7 +387,7 @@ impl Flags {
         })
     }
 
-    /// A line about checks that never come.
+    /// A warning about checks that never come.
     pub(super) fn health_doubt(&self) -> Option<String> {
         let interval = self.health()?.times.interval;
         let most = self.stopping.max_run?;
@@ -417,7 +417,7 @@ impl Flags {
     }
 
     /// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would
-    /// be taken for it. All of `words` from SHARD on are operands.
+    /// be taken for it.
     pub(super) fn lacks_shard(&self, mut words: impl ExactSizeIterator<Item = OsString>) -> bool {
         let before = words.len() - self.operands.len() - 1;
         words.nth(before).is_some_and(|word| word == "--")
@@ -433,14 +433,14 @@ impl Flags {
     }
 }
 
-/// What was probably meant where a verb of `leaderctl` is in the place of SHARD.
+/// For a verb of `leaderctl` in place of SHARD.
 pub(super) fn meant_verb(shard: &Shard) -> Option<String> {
     let leaderctl = Program::Leaderctl.options();
     leaderctl.find_subcommand(shard.as_str()).map(|verb| format!("did you mean leaderctl {}?", verb.get_name()))
 }
 
-/// The log format that `words` ask for, or else the environment. It is found even if `words` are not valid options: the
-/// mistake is then reported in this format.
+/// The log format that `words` ask for, or else the environment. It is found even if `words` are not valid options, so
+/// that the mistake is reported in this format.
 fn log_format_in(command: &Command, words: impl IntoIterator<Item = OsString>) -> Format {
     let mut named = std::env::var("LEADERRUN_LOG_FORMAT").ok();
     let mut words = words.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned());

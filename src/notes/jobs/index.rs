@@ -177,7 +177,6 @@ pub async fn write(store: &dyn Notes, shard: &Shard, job: &Frequency) -> Answer<
     }
 }
 
-/// Writes what the ledger of `job` says, or removes the job if it has none.
 pub async fn write_named(store: &dyn Notes, shard: &Shard, job: &JobId) -> Answer<()> {
     let name = Name::Once(job.clone());
     let new = of_job(store, shard, job).await?.map(|ledger| Indexed::of(name.clone(), &ledger));

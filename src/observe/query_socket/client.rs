@@ -34,7 +34,6 @@ struct Peer {
     process: Option<u32>,
 }
 
-/// What the candidates of this host answer: first those that are asked about.
 #[derive(Debug, Default)]
 pub struct Survey {
     pub answers: Vec<Answer>,

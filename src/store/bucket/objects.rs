@@ -31,7 +31,6 @@ pub struct Objects {
     wire: Wire,
     pub(super) kind: Kind,
     server: String,
-    /// `s3://locks/prefix/`
     pub name: String,
     prefix: String,
 }
@@ -145,7 +144,6 @@ impl Objects {
         }
     }
 
-    /// All keys that begin with `prefix`, letter by letter.
     pub(super) async fn keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let whole = format!("{}{prefix}", self.prefix);
         let mut asked = whole.as_str();

@@ -27,7 +27,6 @@ const STATES: u32 = 1 << 7 | 1 << 10;
 
 const HEADER: usize = 16;
 const ENTRY: usize = 16;
-/// The most bytes that the kernel puts into one answer.
 const BUFFER: usize = 32 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -70,7 +70,6 @@ pub struct Connection {
     pending: Pending,
 }
 
-/// What a watch shows of a Lease, until it fails.
 pub type States = BoxStream<'static, Result<Option<Lease>, StoreError>>;
 
 impl Objects {

@@ -17,13 +17,11 @@ use std::time::Duration;
 const TLS: tls::Words =
     tls::Words { any_name: None, ca: "certificate-authority", own: "client-certificate and client-key" };
 
-/// A request that failed, with what a caller may need.
 #[derive(Debug)]
 pub struct Refusal {
     /// None if there was no answer.
     pub code: Option<u16>,
     pub is_absence: bool,
-    /// When the server wants to be asked again.
     pub retry_after: Option<Duration>,
     pub sent_twice: bool,
     pub error: StoreError,

@@ -25,7 +25,6 @@ use tokio::time::sleep;
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
-/// Who writes a shard's document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
     /// The leader, with the sequence of its renewal (zero in a claim, and where the end is kept). The write need not
@@ -508,7 +507,6 @@ impl LeaseStore {
     }
 }
 
-/// What a claim finds out after its write.
 struct Aftermath {
     /// The led mark before this claim was written into it.
     before: LedMark,

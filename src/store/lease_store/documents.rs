@@ -76,7 +76,6 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// From the columns that most servers keep beside a text.
     pub fn of(text: String, session: Option<Session>, term: u64, sequence: u64, ends_millis: Option<u64>) -> Self {
         let leadership = session.map(|session| Leadership { session, term: Term(term) });
         Self { text, leadership, sequence, life: ends_millis.map_or(Life::ForEver, Life::Ends) }
@@ -97,7 +96,6 @@ pub enum Content {
     Unreadable(String),
 }
 
-/// The error for a document that cannot be read.
 pub fn strange(name: &str, why: &str, remedy: &str) -> StoreError {
     StoreError::misconfigured(format!("{name} was written by something else ({why}): {remedy}"))
 }
@@ -147,7 +145,6 @@ impl Found {
     }
 }
 
-/// The end that a write gives to a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     /// Keeps the sequence and the end that stand when the write is applied.
@@ -223,7 +220,6 @@ pub enum Touched {
     Refused,
 }
 
-/// Who writes the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marking {
     /// The first process that sees that it is absent, or of another incarnation.
@@ -234,7 +230,6 @@ pub enum Marking {
     ByInit,
 }
 
-/// What sets a server apart from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each may be so or not, whatever the others are")]
 pub struct Properties {

@@ -228,7 +228,6 @@ impl Seen {
 const UNKNOWN_LEASE: Duration = Duration::from_mins(1);
 
 impl Sighting {
-    /// What is left of a lease whose duration is not known.
     fn left_of_unknown(&self, ends: u64, clock: &Clock, moment: Moment) -> Duration {
         let until = |millis: u64| Duration::from_millis(ends.saturating_sub(millis));
         let stood = moment.now.since(self.since);

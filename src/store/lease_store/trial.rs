@@ -13,9 +13,7 @@ use crate::store::{ErrorKind, Finding, StoreError, parallel};
 
 /// Documents that writers race for at the same time.
 const LANES: usize = 4;
-/// Writers of each.
 const WRITERS: usize = 8;
-/// Races for each, one after another.
 const ROUNDS: usize = 16;
 /// Races of a lane in which the server may fail to answer a writer.
 const MOST_FAILURES: usize = 4;

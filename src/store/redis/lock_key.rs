@@ -97,7 +97,6 @@ pub struct LockKey {
     keys: Keys,
     client: Arc<Client>,
     script: Script,
-    /// How many replicas must have it before it counts.
     replicas: u32,
     /// When it was taken, in milliseconds since 1970.
     started: Mutex<u64>,

@@ -27,7 +27,6 @@ pub struct Site {
     pub schema: String,
 }
 
-/// What a client gets instead of an answer.
 #[derive(Debug)]
 pub enum Trouble {
     Lost(Box<dyn Error + Send + Sync>),

@@ -367,7 +367,6 @@ impl Statements {
     }
 }
 
-/// The name of the rule or trigger.
 const KEEP: &str = "leaderrun_keep";
 const A_DAY_MILLIS: u64 = 24 * 3600 * 1000;
 

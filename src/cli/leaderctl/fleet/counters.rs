@@ -1,7 +1,7 @@
-//! What is counted over a shard's history and its jobs, for metrics.
+//! Counters over a shard's history and its jobs, for metrics.
 //!
-//! The hazard: a history keeps its last entries only, and is read again and again. So each leadership is counted once,
-//! by its term, and one that may yet get an end is not counted before its end is known.
+//! The hazard: a history keeps only its last entries, and is read again and again. So each leadership is counted once,
+//! by its term, and not while it may yet get an end.
 
 use crate::election::Reason;
 use crate::lease::{JobId, Term};
@@ -12,12 +12,11 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// By the place in [`Reason::ALL`]. Leaderships that ended before the first reading do not count, nor do those that
-    /// ended for a reason of a later version.
+    /// By the place in [`Reason::ALL`]. Ends before the first reading, or for a reason of a later version, do not count.
     pub ends: [u64; Reason::ALL.len()],
-    /// The last term that was counted; None before the first reading.
+    /// The last counted term. None before the first reading.
     counted: Option<Term>,
-    /// By the name of a job that runs once; None for the one that runs every period.
+    /// None: the job with a period.
     pub jobs: BTreeMap<Option<JobId>, Job>,
 }
 
@@ -25,12 +24,12 @@ pub struct Counters {
 pub struct Job {
     pub last: Indexed,
     pub period: Option<Turn>,
-    /// The end of the last success, in milliseconds since 1970; a failure that follows does not change it.
+    /// The end of the last success, in milliseconds since 1970.
     pub succeeded: Option<u64>,
 }
 
 impl Counters {
-    /// Counts what `history` has that it had not before. `is_final`: an end that is still missing will not come.
+    /// Counts what is new in `history`. `is_final`: an end that is still missing will not come.
     pub fn count(&mut self, history: &[Entry], leads: Option<Term>, is_final: bool) {
         let first = self.counted.is_none();
         let mut counted = self.counted.unwrap_or(Term(0));
@@ -46,7 +45,7 @@ impl Counters {
             }
             counted = entry.term;
             if !first {
-                // A leader that crashed with its host, or was cut off, recorded no end.
+                // A leader without a recorded end crashed with its host, or was cut off.
                 let reason = if entry.ended.is_none() { Some(Reason::Lost) } else { entry.known_reason() };
                 let place = Reason::ALL.iter().position(|&known| Some(known) == reason);
                 if let Some(place) = place {

@@ -1,10 +1,9 @@
 //! Reads the fleet again and again, and keeps the snapshot.
 //!
 //! The hazard: a store has other work to do, and may charge for each request. So one list shows all leases, and a
-//! shard's notes are read when its lease has changed. A leader writes its history a little later than that, or much
-//! later if COMMAND has to wait, so they are read for some seconds more, and until the history tells of the leadership.
-//! A pause may leave the lease as it is, so the orders of the other shards are read in turn. And a reading that took
-//! long is followed by a longer rest.
+//! shard's notes are read when its lease has changed. A leader writes its history later, much later if COMMAND has to
+//! wait, so they are read for some seconds more, and until the history has the leadership. A pause may leave the lease
+//! as it is, so the orders of the other shards are read in turn. And a slow reading is followed by a longer rest.
 
 use super::super::slots::{self, parent_pause};
 use super::super::status::Shown;
@@ -24,25 +23,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// From one reading to the next where a request costs nothing.
+/// Between two readings where a request costs nothing.
 const USUAL: Duration = Duration::from_secs(1);
 /// The same where it costs money or burdens a cluster.
 const FRUGAL: Duration = Duration::from_secs(30);
-/// The part of the time that readings may take is one in this many.
+/// Readings take at most one part in this many of the time.
 const REST: u32 = 10;
-/// The longest rest that a slow reading earns.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 /// How long after a change of its lease a shard's notes may still change.
 const CHANGES_WITHIN: Duration = Duration::from_secs(4);
-/// The same if the history does not tell of the last leadership yet: COMMAND may have to wait for a lease, and a hook
-/// may take its time.
+/// The same if the history does not have the last leadership yet: COMMAND may have to wait for a lease or a hook.
 const CHANGES_WITHIN_AT_MOST: Duration = Duration::from_mins(2);
 /// A leadership that began less than this before the first reading may not have written its history.
 const RECENT: Duration = Duration::from_secs(10);
-/// How many shards' orders are read in turn, between two lists.
+/// How many shards' orders are read between two lists.
 const IN_TURN: usize = 500;
-/// How many shards' notes are read between two lists. At the start that takes several rounds, so that leases are seen
-/// meanwhile.
+/// How many shards' notes are read between two lists, so that leases are seen meanwhile.
 const AT_ONCE: usize = 1000;
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ReadingFlags {
@@ -88,7 +84,6 @@ struct Known {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of the shards whose names begin with `prefix`.
     pub fn new(client: Client<'a>, prefix: Prefix, flags: ReadingFlags) -> Self {
         let metered = client.store.is_metered();
         Self {
@@ -123,7 +118,7 @@ impl<'a> Reader<'a> {
     /// Reads all leases, and the notes that may have changed. True if the notes of some shards were left for later.
     async fn read(&self, turn: &mut Option<Shard>) -> Answer<bool> {
         let begun = BootInstant::now();
-        // Before the list: one that leads by then is not counted.
+        // Before the list, so that a standby that leads by then is not counted.
         let announced = self.announced().await?;
         let list = self.client.store.list(self.prefix.as_str()).await?;
         let now = BootInstant::now();
@@ -149,7 +144,7 @@ impl<'a> Reader<'a> {
         Ok(names.len() >= AT_ONCE)
     }
 
-    /// None if the store denies it: then standbys are not counted.
+    /// Standbys are not counted if the store denies that.
     async fn announced(&self) -> Answer<Known> {
         if !self.standbys && !self.orders {
             return Ok(Known::default());
@@ -177,14 +172,14 @@ impl<'a> Reader<'a> {
             let later = snapshot.shards.iter().filter(|(shard, _)| after.as_ref().is_none_or(|after| *shard > after));
             let calm: Vec<_> =
                 later.filter(|(_, seen)| !restless(seen)).map(|(shard, _)| shard.clone()).take(IN_TURN).collect();
-            // The end of the list: the next turn begins at its beginning.
+            // After the end of the list, the next turn starts again.
             *turn = if calm.len() < IN_TURN { None } else { calm.last().cloned() };
             names.extend(calm.into_iter().map(|shard| (shard, false)));
         }
         names
     }
 
-    /// What the notes of a shard say, and its history. Without `whole`, that is its orders alone.
+    /// The notes of a shard, and its history. Without `whole`, only its orders.
     async fn notes_of(&self, shard: &Shard, whole: bool) -> Answer<(Shown, Option<Vec<Entry>>)> {
         let client = self.client;
         let (mut noted, history) = if whole {
@@ -213,7 +208,7 @@ impl Snapshot {
         let Known { standbys, paused } = announced;
         let standbys = standbys.as_deref();
         let mut list: BTreeMap<Shard, Report> = slots::with_paused(list, paused).into_iter().collect();
-        // Who waits for a shard that was never led is the only trace of it. A slot's standbys wait for its shard.
+        // Of a shard that was never led, standbys are the only trace. A slot's standbys wait for its shard.
         for (shard, _) in standbys.into_iter().flatten() {
             let has_slots = || list.keys().any(|listed| listed.parent().as_ref() == Some(shard));
             if !list.contains_key(shard) && shard.as_str().starts_with(prefix.as_str()) && !has_slots() {

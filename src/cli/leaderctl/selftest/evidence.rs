@@ -1,8 +1,8 @@
 //! What the stamps of a fault show: whether two trees were ever alive at once, and how long none was.
 //!
-//! The hazard: a check that sees too little passes. A stamp is a sign of life, and between two of them a tree may be
-//! alive but not scheduled. So a life counts without gaps from its first stamp to its last, and one stamp of another
-//! term in between is an overlap. And if nobody led, nothing was measured, and the fault did not hold.
+//! The hazard: a check that sees too little passes. Between two stamps a tree may be alive but not scheduled. So a life
+//! counts without gaps from its first stamp to its last, and one stamp of another term in between is an overlap. And if
+//! nobody led, nothing was measured, and the verdict is not `Held`.
 
 use crate::time::millis;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// From the first to the last sign of life of one term's tree, on this machine's `CLOCK_BOOTTIME`.
+/// From the first to the last stamp of one term's tree, on `CLOCK_BOOTTIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     pub owner: String,
@@ -21,7 +21,7 @@ pub struct Life {
     pub last: u64,
 }
 
-/// The file that every COMMAND writes to. Only its new part is read each time: it grows by 500 lines a second.
+/// The file that every COMMAND writes to. It grows by 500 lines a second, so only its new part is read each time.
 #[derive(Debug)]
 pub struct Stamps {
     pub path: PathBuf,
@@ -30,13 +30,12 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Makes the file unless a COMMAND has done that already.
     pub fn new(path: PathBuf) -> io::Result<Self> {
         File::options().append(true).create(true).open(&path)?;
         Ok(Self { path, read: 0, lives: BTreeMap::new() })
     }
 
-    /// The lives of all trees so far, in the order of their beginnings.
+    /// In the order of their beginnings.
     pub fn lives(&mut self) -> io::Result<Vec<Life>> {
         let mut text = String::new();
         let mut file = File::open(&self.path)?;
@@ -99,8 +98,8 @@ impl From<io::Error> for TestError {
 }
 
 impl Evidence {
-    /// Of lives in the order of their beginnings. What begins after `until` is the end of the test, and neither a
-    /// handover nor one of its leaderships. Every term has to be above `floor`, the highest one of earlier faults.
+    /// `lives` are in the order of their beginnings. What begins after `until` belongs to the end of the test, and does
+    /// not count. Every term must be above `floor`, the highest of earlier faults.
     pub fn of(lives: &[Life], until: u64, orphans: usize, floor: u64) -> Self {
         let pairs = || lives.windows(2).map(|pair| (&pair[0], &pair[1]));
         let above = lives.first().is_none_or(|life| life.term > floor);
@@ -134,7 +133,7 @@ impl Evidence {
         (!breach.is_empty()).then(|| breach.trim_end_matches("; ").to_owned())
     }
 
-    /// The verdict, given how the fault went. A breach outweighs everything else.
+    /// A breach outweighs how the fault went.
     pub fn judge(&self, told: Result<(), TestError>) -> io::Result<Verdict> {
         Ok(match (told, self.breach()) {
             (Err(TestError::System(error)), _) => return Err(error),
@@ -155,7 +154,7 @@ pub fn overlap(lives: &[Life]) -> Duration {
 
 pub fn common(one: &Life, other: &Life) -> Duration {
     let (begin, end) = (one.first.max(other.first), one.last.min(other.last));
-    // A single stamp inside another life is a moment, and not nothing.
+    // A single stamp inside another life counts as a moment.
     if begin <= end { Duration::from_nanos((end - begin).max(1)) } else { Duration::ZERO }
 }
 

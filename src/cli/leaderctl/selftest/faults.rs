@@ -1,7 +1,7 @@
 //! The faults, and what must happen after each.
 //!
-//! The hazard: a fault that does not reach leaderrun proves nothing. So each of them ends with a check of what must
-//! follow: another leader, or the same one undisturbed.
+//! The hazard: a fault that does not reach leaderrun proves nothing. So each ends with a check of what must follow:
+//! another leader, or the same one undisturbed.
 
 use super::evidence::TestError;
 use super::fleet::Fleet;
@@ -50,7 +50,6 @@ impl Fault {
         }
     }
 
-    /// Whether it needs a proxy between each candidate and the store.
     pub fn is_of_network(self) -> bool {
         matches!(self, Self::Slow | Self::ShortPartition | Self::Partition)
     }
@@ -88,7 +87,7 @@ async fn guard_is_killed(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let leader = fleet.leader().await?;
     let guard = fleet.guard_of(&leader.owner);
     let guard = guard.ok_or_else(|| TestError::Failed("the leader has no guard".to_owned()))?;
-    // At worst its parent, the backstop, has reaped it just now. Then no other process has its number yet.
+    // Even if the backstop has just reaped it, no other process has its number yet.
     kill(guard, Signal::SIGKILL).map_err(std::io::Error::from)?;
     fleet.successor(&leader).await.map(drop)
 }
@@ -107,7 +106,7 @@ async fn leader_is_frozen(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let next = fleet.successor(&leader).await?;
     longer_than_the_lease(begun, fleet).await;
     fleet.signal(&leader.owner, Signal::SIGCONT);
-    // The candidate that continues must notice that it lost, and not disturb the other one.
+    // The candidate that continues must not disturb the other one.
     sleep(fleet.setting.timing.lease / 3).await;
     fleet.still(&next).await
 }
@@ -120,7 +119,7 @@ async fn longer_than_the_lease(begun: BootInstant, fleet: &Fleet<'_>) {
 async fn every_answer_is_slow(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let Timing { lease, request_timeout, .. } = fleet.setting.timing;
     let leader = fleet.leader().await?;
-    // A quarter of the lease, where one request may take that and as much again: some stores ask twice.
+    // A quarter of the lease, or less if a request may not take twice that: some stores ask twice.
     fleet.set_all(NetworkFault::Slow((lease / 4).min(request_timeout / 2)));
     sleep(lease * 2).await;
     fleet.set_all(NetworkFault::Fair);
@@ -132,7 +131,7 @@ async fn leader_is_cut_off_for_a_moment(fleet: &mut Fleet<'_>) -> Result<(), Tes
     let timing = fleet.setting.timing;
     let leader = fleet.leader().await?;
     fleet.set(&leader.owner, NetworkFault::Partition);
-    // Some of the outage that the timing allows is left for the renewal that follows.
+    // Leaves a part of the outage that the timing allows to the renewal that follows.
     sleep((timing.lease / 4).min(timing.outage() * 3 / 4)).await;
     fleet.set(&leader.owner, NetworkFault::Fair);
     sleep(timing.lease).await;
@@ -144,7 +143,7 @@ async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let begun = BootInstant::now();
     fleet.set(&leader.owner, NetworkFault::Partition);
     let next = match fleet.successor(&leader).await {
-        // If its tree had outlived its lease, another one would have started beside it.
+        // Nobody took over, so the leader's renewals arrived.
         Err(TestError::Failed(_)) if fleet.undisturbed(&leader).await.is_ok() => {
             return Err(TestError::Impossible("its renewals find a way to the store past the proxy".to_owned()));
         }
@@ -160,7 +159,6 @@ async fn wall_clock_is_set(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let leader = fleet.leader().await?;
     for seconds in [HOUR_IN_SECONDS, -HOUR_IN_SECONDS] {
         fleet.set_wall_clock(&leader.owner, seconds)?;
-        // Long enough for a renewal by this clock.
         sleep(fleet.setting.timing.renew_interval * 2).await;
     }
     fleet.undisturbed(&leader).await?;

@@ -1,8 +1,8 @@
 //! The candidates of one fault, as real processes, and the stamps of their COMMANDs.
 //!
-//! The hazards: the number of a reaped process may be given to another one, so only [`Fleet::reap`] reaps, and it
-//! forgets the number at once. And what a fault leaves behind must not outlive the self-test, so this process is the
-//! subreaper of all of it, and a fault is over when this process has no descendant left.
+//! The hazards: another process may get the number of a reaped one, so only [`Fleet::reap`] reaps, and it forgets the
+//! number at once. And what a fault leaves behind must not outlive the self-test, so this process is the subreaper of
+//! all of it, and a fault is over when this process has no descendant left.
 
 use super::super::whose::parent_of;
 use super::evidence::{Life, Stamps, TestError};
@@ -26,12 +26,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How many candidates there are, and ways to the store where each has its own.
 pub const CANDIDATES: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What processes may take to start, to end and to be seen, on a slow machine.
 const SLACK: Duration = Duration::from_secs(10);
-/// How many lines of a candidate's log are shown below a row that failed.
 const LAST_LINES: usize = 15;
 
 #[derive(Debug)]
@@ -57,7 +55,7 @@ pub struct Fleet<'a> {
 }
 
 impl<'a> Fleet<'a> {
-    /// Without candidates, in a scratch directory of its own. Nothing takes longer than `limit`.
+    /// Without candidates. Nothing takes longer than `limit`.
     pub fn new(setting: &'a Setting, name: &str, limit: Duration) -> io::Result<Self> {
         let scratch = setting.scratch.join(name);
         fs::create_dir(&scratch)?;
@@ -74,7 +72,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// Starts the candidates, each with its own way to the store where there are `ways`: a URL and a proxy each.
+    /// Starts the candidates, each with its own URL and proxy if there are `ways`.
     pub fn crew(&mut self, url: Option<&Secret>, ways: Vec<(Secret, Proxy)>, flags: &[&str]) -> io::Result<()> {
         let mut ways = ways.into_iter();
         for index in 1..=CANDIDATES {
@@ -113,7 +111,7 @@ impl<'a> Fleet<'a> {
         command.env("LEADERRUN_CONFIG", "/dev/null");
         command.env(programs::PARENT_VARIABLE, std::process::id().to_string());
         command.env(programs::CLOCK_VARIABLE, self.clock_file(owner));
-        // In a process group of its own, so that Ctrl-C reaches only us, and we end it in order.
+        // In its own process group, so that Ctrl-C reaches only us, and we end it in order.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
         self.candidates.insert(owner.to_owned(), Pid::from_raw(pid));
@@ -163,8 +161,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// How long the next leader may take: a lease that must end by itself, and one more for which the first leader of a
-    /// store waits if the store may have forgotten a lease.
+    /// How long the next leader may take: a lease must end by itself, and in a store that may have forgotten a lease the
+    /// first leader waits for another one.
     fn patience(&self) -> Duration {
         self.setting.timing.lease * 3 + self.setting.timing.retry_interval + SLACK
     }
@@ -177,7 +175,7 @@ impl<'a> Fleet<'a> {
         self.leader_where("nobody took over", |life| life.term > leader.term).await
     }
 
-    /// The same tree is still the only one that there ever was.
+    /// The same tree is the only one that there ever was.
     pub async fn undisturbed(&mut self, leader: &Life) -> Result<(), TestError> {
         let now = self.leader().await?;
         if now.term == leader.term && self.stamps.lives()?.len() == 1 {
@@ -212,7 +210,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Ends everything, and returns how many processes of trees outlived their candidates. Nothing is left after this.
+    /// Ends everything, and returns how many processes of trees outlived their candidates.
     pub async fn end(&mut self) -> usize {
         let grace = self.setting.timing.stop_grace;
         self.set_all(NetworkFault::Fair);
@@ -236,7 +234,6 @@ impl<'a> Fleet<'a> {
         orphans
     }
 
-    /// SIGKILL to everything, at once.
     pub async fn kill(&mut self) {
         let kill = |fleet: &mut Self| {
             if !fleet.tree.is_empty() {
@@ -247,7 +244,6 @@ impl<'a> Fleet<'a> {
         self.wait_until(SLACK, kill).await;
     }
 
-    /// False when it took too long.
     async fn wait_until(&mut self, limit: Duration, reached: impl Fn(&mut Self) -> bool) -> bool {
         let begun = BootInstant::now();
         loop {

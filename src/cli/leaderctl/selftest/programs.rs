@@ -1,9 +1,9 @@
 //! What `leaderctl selftest` starts: candidates, and the COMMAND that measures them. Both are this executable under
-//! other names, so that a self-test needs nothing else to be installed.
+//! other names, so that nothing else need be installed.
 //!
-//! The hazard: a self-test that is killed must leave nothing running. A candidate dies with the process that started
-//! it; its guard notices that and kills the tree, as after any kill. And if all of them are killed at once, COMMAND
-//! ends by itself some time later.
+//! The hazard: a self-test that is killed must leave nothing running. So a candidate dies with the process that started
+//! it, and its guard kills the tree, as after any kill. If all of them are killed at once, COMMAND ends by itself some
+//! time later.
 
 use crate::cli::leaderrun;
 use crate::guard::orphan_release;
@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 pub const CANDIDATE_NAME: &str = "lr-selftest";
-/// The candidate's COMMAND. Its own name is its path, so the first argument tells it what it is.
+/// The candidate's COMMAND. Its name is this path, so the first argument tells it what it is.
 pub const COMMAND: &str = "/proc/self/exe";
 pub const COMMAND_NAME: &str = "lr-selftest-command";
 /// Makes COMMAND ignore SIGTERM, and gives it a daemon, which ignores it too.
@@ -36,7 +36,7 @@ const STAMP_EVERY: Duration = Duration::from_millis(2);
 
 static CLOCK_FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Becomes one of them, or a process that such a candidate needs, if this process was respawned for that.
+/// Becomes one of them, or a helper of such a candidate, if this process was respawned for that.
 pub fn run_if_respawned() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;
@@ -53,7 +53,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
 fn be_candidate() -> ExitCode {
     let parent = std::env::var(PARENT_VARIABLE).ok().and_then(|number| number.parse().ok()).map(Pid::from_raw);
     let bound = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
-    // It may have died before the line above took effect.
+    // The parent may have died before the line above took effect.
     if bound.is_err() || parent != Some(getppid()) {
         return ended(Err(io::Error::other("its parent is gone")));
     }
@@ -105,8 +105,8 @@ fn stamp(path: &OsString, until: BootInstant) -> io::Result<()> {
         if now >= until {
             return Ok(());
         }
-        // One write, so that lines of several writers do not mix. All lines have one length, a power of two: the kernel
-        // may cut the write of a killed process where a page of the file ends, and so that is never within a line.
+        // One write, so that lines of several writers do not mix. All lines have one length, a power of two, because the
+        // kernel may cut the write of a killed process where a page of the file ends.
         let told = format!("{owner} {term} {pid} {}", now.as_nanos());
         file.write_all(format!("{told:<127}\n").as_bytes())?;
         std::thread::sleep(STAMP_EVERY);

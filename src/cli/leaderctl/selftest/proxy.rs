@@ -1,7 +1,7 @@
 //! A network that misbehaves on demand: a TCP proxy between one candidate and the store.
 //!
-//! The hazard: neither side may notice a partition. Connections are accepted and stay open, and what was sent during
-//! the partition arrives after it: a renewal that is too late, for a lease that another candidate holds by then.
+//! Neither side notices a partition: connections are accepted and stay open, and what was sent during the partition
+//! arrives after it, such as a late renewal of a lease that another candidate holds by then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
     Fair,
-    /// Each answer comes this much later: each direction takes half of it.
+    /// Answers come this much later. Each direction takes half of it.
     Slow(Duration),
     /// Nothing passes in either direction, and neither side notices.
     Partition,
@@ -24,7 +24,7 @@ pub enum NetworkFault {
     Reset,
 }
 
-/// Ends, with all its connections, when it is dropped.
+/// Ends with all its connections when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     pub address: SocketAddr,
@@ -112,7 +112,7 @@ async fn pump(from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut fault: watch::Recei
     Ok(())
 }
 
-/// Continues while a chunk is held, so that several chunks of one message are not held one after another.
+/// Reads on while a chunk is held, so that the chunks of a message are not held one after another.
 async fn read(mut from: ReadHalf<'_>, arrived: mpsc::Sender<(Instant, Vec<u8>)>) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     loop {

@@ -1,13 +1,11 @@
 //! The server of a store URL, and the same URL through a proxy on this machine.
 //!
-//! The hazard: a URL may contain a password. The parts before and after the host are copied unchanged, and no message
-//! repeats them.
+//! A URL may contain a password, so no message repeats the parts before and after the host.
 
 use crate::store::url::{Host, Secret, read_host};
 use std::net::SocketAddr;
 use url::form_urlencoded;
 
-/// The only server of a store, and the parts of the URL around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub host: String,
@@ -50,7 +48,7 @@ impl Route {
     }
 }
 
-/// `dynamodb://TABLE?endpoint=http://HOST:PORT`, and the same for a bucket.
+/// `dynamodb://TABLE?endpoint=http://HOST:PORT`, or a bucket's.
 fn of_endpoint(scheme: &str, rest: &str) -> Option<Route> {
     let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut endpoint = None;

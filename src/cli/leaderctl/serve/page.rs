@@ -1,8 +1,7 @@
-//! The page: tables of shards and hosts that need no script. A small script fetches the page again and replaces the
-//! rows that changed.
+//! The page: tables of shards and hosts, which need no script. A small one replaces the rows that changed.
 //!
-//! The hazard: an owner, a host or a reason may be any text that somebody could write into the store. So maud escapes
-//! each value of a page, [`plain`] takes control characters out, and nothing here is `PreEscaped`.
+//! The hazard: an owner, a host or a reason may be any text. So maud escapes each value, [`plain`] takes control
+//! characters out, and nothing here is `PreEscaped`.
 
 use super::super::age::coarse;
 use super::super::fleet::{Condition, Seen, Snapshot};
@@ -84,7 +83,7 @@ impl Wish {
     }
 }
 
-/// Text of others, without control characters. Maud escapes it.
+/// Text of others, without control characters.
 fn plain(text: impl Display) -> String {
     on_one_line(text.to_string())
 }
@@ -113,7 +112,7 @@ fn document(title: &str, now: u64, heading: &Markup, main: &Markup, footer: &Mar
     page.into_string()
 }
 
-/// An age, which the script keeps up to date.
+/// The script keeps an age up to date.
 fn age(millis: u64, now: u64) -> Markup {
     html! {
         time datetime=(rfc3339(millis)) title=(rfc3339_seconds(millis)) {
@@ -317,7 +316,7 @@ fn counts(snapshot: &Snapshot, wish: &Wish) -> Markup {
     }
 }
 
-/// The page of a shard. A '#' would end the path.
+/// A '#' would end the path.
 fn link(shard: &Shard) -> String {
     format!("/shards/{}", shard.as_str().replace('#', "%23"))
 }

@@ -17,16 +17,20 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 pub enum Mode {
-    /// All shards that are searched for.
+    /// The shards that match the search.
     Table,
-    /// The same, while the search is being written.
     Search,
-    /// The chosen shard alone.
     Detail,
     /// Asks before it pauses.
-    Pause { shard: Shard, reason: String },
+    Pause {
+        shard: Shard,
+        reason: String,
+    },
     /// Asks before it gives another order.
-    Ask { verb: &'static str, shard: Shard },
+    Ask {
+        verb: &'static str,
+        shard: Shard,
+    },
     /// Says why it does not.
     Told(&'static str),
 }

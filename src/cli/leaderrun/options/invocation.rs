@@ -1,6 +1,6 @@
 //! What the options of `leaderrun` ask for together: one shard, one store, one COMMAND.
 //!
-//! The hazard: two options that do not fit each other would be obeyed in part. Each such pair is refused here.
+//! Two options that contradict each other would be obeyed in part, so each such pair is refused.
 
 use super::{AfterEnd, Announce, FORM, Flags, HealthFlags, meant_verb};
 use crate::cli::flags::NamedStore;
@@ -24,7 +24,7 @@ pub struct Invocation {
 }
 
 impl Flags {
-    /// Refuses an option of the command line that has no effect without another one.
+    /// Refuses options of the command line that have no effect without another one.
     pub(in super::super) fn refuse_useless(&self, matches: &ArgMatches) -> Result<(), String> {
         let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
         let is_job = self.jobs.every.is_some() || self.jobs.once.is_some();
@@ -46,7 +46,7 @@ impl Flags {
     }
 
     pub(in super::super) fn invocation(&self, matches: &ArgMatches) -> Result<Invocation, String> {
-        // First, because this hides a URL on the command line.
+        // First, because it hides a URL on the command line from ps(1).
         let store = self.store.named(matches);
         let mut operands = self.operands.iter().cloned();
         let shard = operands.next().ok_or_else(|| format!("no SHARD: write {FORM}"))?;
@@ -113,7 +113,7 @@ impl Flags {
         }
     }
 
-    /// A doubt about options with which a short outage of the store ends a leadership.
+    /// A warning if a short outage of the store ends a leadership.
     pub(in super::super) fn timing_doubt(&self, timing: &Timing, location: &Location) -> Option<String> {
         let Timing { lease, hooks, .. } = *timing;
         if location.delivery() == Delivery::Kernel || timing.outage() >= lease / 10 {

@@ -17,14 +17,14 @@ pub fn signal(text: &str) -> Result<Signal, String> {
         .or_else(|| Signal::from_str(&upper).ok())
         .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
         .ok_or("write a signal such as TERM, SIGINT or 15")?;
-    // A frozen COMMAND neither ends nor reads the signal that should end it.
+    // A stopped COMMAND neither ends nor handles another signal.
     if let Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGCONT = read {
         return Err(format!("{read} does not end a program: write one that does, such as TERM, SIGINT or 15"));
     }
     Ok(read)
 }
 
-/// The value of the variable; on the command line the option itself is repeated.
+/// For the variable: on the command line the option is repeated.
 pub fn verbosity(text: &str) -> Result<u8, String> {
     text.parse().map_err(|_| VERBOSITY.to_owned())
 }

@@ -177,7 +177,6 @@ fn capabilities(greeting: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes([*rest.first()?, *rest.get(1)?, *rest.get(5)?, *rest.get(6)?]))
 }
 
-/// The socket that the library connects to.
 pub struct Door {
     listener: UnixListener,
     /// In the abstract namespace: it begins with a zero byte.

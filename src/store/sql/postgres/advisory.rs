@@ -35,7 +35,6 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{sleep, timeout, timeout_at};
 
-/// The pause between two attempts while a session of ours ends.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Each doubt makes a renewal due at once. While the server is away, doubts must not follow each other at once.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
