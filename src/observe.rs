@@ -1,5 +1,4 @@
-//! What others see of a candidate: log lines, metrics, messages to the service manager, and the query
-//! socket.
+//! What others see of a candidate: log lines, metrics, messages to the service manager, and the query socket.
 
 #[cfg(feature = "watch")]
 pub mod http;

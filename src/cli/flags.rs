@@ -1,7 +1,7 @@
 //! The options that both programs read in the same way.
 //!
-//! The hazard: a store URL may have a password. So the URL is overwritten where `ps` would show it, and a password in an
-//! option that messages or `leaderctl status` would show is refused.
+//! The hazard: a store URL may have a password. So the URL is overwritten where `ps` would show it, and a password in
+//! an option that messages or `leaderctl status` would show is refused.
 
 use super::settings::{Settings, refuse_secret};
 use super::start::{self, Failure};

@@ -390,8 +390,8 @@ async fn check(store: &dyn Store, json: bool) -> Answer<ExitCode> {
     Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
 }
 
-/// Ends `watching` when nobody reads standard output any more. A pipe reports that only to a writer, and a watch may have
-/// nothing to write for days.
+/// Ends `watching` when nobody reads standard output any more. A pipe reports that only to a writer, and a watch may
+/// have nothing to write for days.
 async fn while_read(watching: impl Future<Output = Answer<ExitCode>>) -> Answer<ExitCode> {
     let reader_is_gone = async {
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;

@@ -58,8 +58,8 @@ pub fn main() -> ExitCode {
     sys::keep_given_mask();
     // If it is inherited as ignored, the kernel reaps children before we do.
     sys::default_action(Signal::SIGCHLD);
-    // Until we handle these signals, they end us at once, even while a file or a name server does not answer. Nothing is
-    // acquired yet.
+    // Until we handle these signals, they end us at once, even while a file or a name server does not answer. Nothing
+    // is acquired yet.
     sys::unblock([Signal::SIGTERM, Signal::SIGINT]);
     start::main(PROGRAM, fail, |flags, matches| begin(&flags, matches))
 }

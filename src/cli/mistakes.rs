@@ -1,5 +1,5 @@
-//! One line about what is wrong with a command line: clap's words, without its layout, and without the password of a URL
-//! in the wrong place, which clap would repeat.
+//! One line about what is wrong with a command line: clap's words, without its layout, and without the password of a
+//! URL in the wrong place, which clap would repeat.
 
 use crate::text::{HIDDEN, looks_secret};
 use clap::Error;

@@ -175,8 +175,8 @@ pub fn exclude_each_other(one: &str, other: &str, advice: &str) -> String {
     format!("{one} and {other} exclude each other: {advice}")
 }
 
-/// Whether the verb asks candidates of this host. Then a bad configuration file must not keep a COMMAND from checking that
-/// it leads.
+/// Whether the verb asks candidates of this host. Then a bad configuration file must not keep a COMMAND from checking
+/// that it leads.
 fn asks_this_host(line: &ArgMatches) -> bool {
     match line.subcommand_name() {
         Some("verify") => std::env::var_os(query_socket::VARIABLE).is_some(),

@@ -4,8 +4,8 @@ use super::show;
 use std::fmt;
 use std::time::Duration;
 
-/// Deadlines move earlier by this many times the worst lateness: a kill follows, which needs processors as well, and the
-/// next lateness may be worse.
+/// Deadlines move earlier by this many times the worst lateness: a kill follows, which needs processors as well, and
+/// the next lateness may be worse.
 const FACTOR: u32 = 4;
 /// Under a CPU quota, a process that once waited for two periods may wait for a hundred the next time.
 const FACTOR_UNDER_A_QUOTA: u32 = 16;

@@ -6,8 +6,8 @@
 //! The other hazard: chrony and ntpd correct a clock by slewing it, which changes the rate of every clock of the host,
 //! `CLOCK_BOOTTIME` too, by up to a twelfth for minutes. So the holder stops after 11/12 of the lease on its own clock:
 //! at most the lease has passed, however slow that clock is. The store keeps the lease, and a candidate waits for it,
-//! for 13/12 on their own clocks ([`kept`]): at least the lease has passed, however fast those are. Only a comparison of
-//! two clocks needs more ([`most_apart`]).
+//! for 13/12 on their own clocks ([`kept`]): at least the lease has passed, however fast those are. Only a comparison
+//! of two clocks needs more ([`most_apart`]).
 
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,7 @@ pub const DEFAULT_RETRY: Duration = Duration::from_secs(2);
 /// begins.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(3);
 
-/// In object storage a million writes cost five dollars. With these, a leader and two standbys cost less than a dollar a
-/// month.
+/// In object storage, where a million writes cost $5, a leader and two standbys cost less than $1 a month with these.
 const FRUGAL_LEASE: Duration = Duration::from_mins(1);
 const FRUGAL_RENEW: Duration = Duration::from_secs(20);
 const FRUGAL_RETRY: Duration = Duration::from_secs(10);
@@ -95,8 +94,7 @@ impl Default for TimingRequest {
 /// The argument. A renewal that is sent at `s` and granted moves the end of the lease, as the holder counts it, to
 /// `s + lease`. The next one is sent at `s + renew_interval`. If no answer comes, that is known `request_timeout`
 /// later. The tree gets the stop signal at `s + lease - margin - stop_grace` and is killed at `s + lease - margin`. So
-/// exactly under this condition a leadership survives one lost request, and a tree that ends within its grace is never
-/// killed:
+/// a leadership survives one lost request, and a tree that ends within its grace is never killed, exactly if:
 ///
 /// ```text
 /// renew_interval + request_timeout + stop_grace + margin < lease
@@ -277,8 +275,8 @@ fn advice(hooks: TimeForHooks) -> &'static str {
     }
 }
 
-/// How long a store must keep a lease, and a candidate must wait for one, each by its own clock, so that the whole lease
-/// has passed: longer, because that clock may be fast. In whole milliseconds, as stores keep it.
+/// How long a store must keep a lease, and a candidate must wait for one, each by its own clock, so that the whole
+/// lease has passed: longer, because that clock may be fast. In whole milliseconds, as stores keep it.
 pub fn kept(lease: Duration) -> Duration {
     Duration::from_millis(crate::time::millis(lease.saturating_add(lease / SLEW_PARTS)))
 }

@@ -31,7 +31,7 @@ const LONGEST_END: usize = 100;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub frequency: Frequency,
-    /// How many runs may follow failed ones. None: only those of later periods, or of candidates that are started later.
+    /// How many runs may follow failed ones. None: only runs in later periods, or of candidates that start later.
     pub retry_failed: Option<u32>,
     /// The exit status of a candidate that did not run the job because another one has.
     pub done_exit_code: u8,

@@ -4,7 +4,7 @@
 //! the term that it ends, and keeps nobody from leading after a later term. A pause ends by the store's clock, not by
 //! that of a host: with the note, or some time before it if a handover in the same note lasts longer.
 //!
-//! Orders do not keep two trees from running at once: the lease does. A store that forgets its orders forgets the pause.
+//! The lease, not an order, keeps two trees from running at once. A store that forgets its orders forgets the pause.
 
 use super::update::{Edit, Start, update};
 use crate::election::{Directives, Handover, Pause};

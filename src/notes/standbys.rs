@@ -1,8 +1,8 @@
 //! The announcements of standbys, so that operators can count the candidates that could take over.
 //!
-//! The hazard: a host that is gone withdraws nothing. So an announcement expires by the store's clock, and a reader sees
-//! a standby for up to [`LASTS`] after it crashed. Where each request costs money, a candidate announces itself only if
-//! it was asked to.
+//! The hazard: a host that is gone withdraws nothing. So an announcement expires by the store's clock, and a reader
+//! sees a standby for up to [`LASTS`] after it crashed. Where each request costs money, a candidate announces itself
+//! only if it was asked to.
 //!
 //! Nobody else writes this note, and the next announcement comes soon, so two attempts are enough.
 //!

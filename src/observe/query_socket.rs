@@ -2,8 +2,8 @@
 //! tree, whether its lease is still held and for how long.
 //!
 //! A script that asks the store before a dangerous step learns what was true when the store answered, and needs the
-//! store's password. The candidate knows its own deadline without a request. A candidate that is frozen or gone does not
-//! answer, which counts as no.
+//! store's password. The candidate knows its own deadline without a request. A candidate that is frozen or gone does
+//! not answer, which counts as no.
 //!
 //! The hazard: every process of the network namespace can find the socket, which has an abstract name (unix(7)). It
 //! reads no input, and its answers contain no secrets. But when a candidate is gone, any user may bind its name and
@@ -157,8 +157,8 @@ impl QuerySocket {
         }
     }
 
-    /// The name of the asker's own socket is its question: random, so that no old answer fits, and known before anything
-    /// is read. An asker without such a name gets the statement alone.
+    /// The name of the asker's own socket is its question: random, so that no old answer fits, and known before
+    /// anything is read. An asker without such a name gets the statement alone.
     fn answer(&self, asker: &[u8], now: BootInstant) -> Vec<u8> {
         let mut text = serde_json::to_vec(&self.statement(now)).expect("a statement is plain data");
         if asker.starts_with(ASKER.as_bytes()) {
@@ -223,8 +223,8 @@ impl Leadership {
     }
 }
 
-/// Begins the names of all candidates for `shard` in `store`, so that one that does not answer is known by its name. The
-/// names are public, and the hash shows neither shard nor store.
+/// Begins the names of all candidates for `shard` in `store`, so that one that does not answer is known by its name.
+/// The names are public, and the hash shows neither shard nor store.
 pub fn beginning(shard: &Shard, store: &Location) -> String {
     let identity = store.identity();
     let bytes = shard.as_str().bytes().chain([b' ']).chain(identity.bytes());

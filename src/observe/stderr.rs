@@ -31,7 +31,7 @@ const MASTER: u64 = libc::makedev(5, 2);
 
 pub(crate) struct Outlet {
     way: Way,
-    /// Kept even if another file is written to, because the runtime opens /dev/null in place of a closed standard stream.
+    /// Kept even if another file is written to: the runtime opens /dev/null in place of a closed standard stream.
     stderr: Stderr,
 }
 
@@ -82,8 +82,8 @@ impl AsFd for Outlet {
     }
 }
 
-/// The part of `lines` to write at once: whole lines if possible. Up to `PIPE_BUF` bytes, no line of another process ends
-/// up inside one of ours in a pipe.
+/// The part of `lines` to write at once: whole lines if possible. Up to `PIPE_BUF` bytes, no line of another process
+/// ends up inside one of ours in a pipe.
 fn portion(lines: &[u8]) -> &[u8] {
     let most = &lines[..lines.len().min(libc::PIPE_BUF)];
     most.iter().rposition(|&byte| byte == b'\n').map_or(most, |end| &most[..=end])

@@ -4,9 +4,10 @@
 //! The hazards:
 //!
 //! - A watchdog must not be fed by a candidate that no longer works. So only the event loop feeds it, and not while a
-//!   leader still has its tree after its lease has ended: the service manager may be able to kill what leaderrun cannot.
-//! - A watchdog that is not fed during an outage of the store restarts every candidate and repairs nothing. So a standby
-//!   that gets no answers feeds it.
+//!   leader still has its tree after its lease has ended: the service manager may be able to kill what leaderrun
+//!   cannot.
+//! - A watchdog that is not fed during an outage of the store restarts every candidate and repairs nothing. So a
+//!   standby that gets no answers feeds it.
 //! - A service manager that does not read must not hold up the election. So what cannot be sent now is sent later.
 
 use super::Observer;

@@ -1,8 +1,8 @@
 //! What a program writes to standard error.
 //!
 //! The hazard: standard error may accept nothing for a while, or for ever (see `stderr.rs`). Lines that it does not
-//! accept are kept up to a limit and written later in the same order. Lines beyond the limit are dropped, and a log line
-//! reports how many. Only a process that is ending waits, for a moment.
+//! accept are kept up to a limit and written later in the same order. Lines beyond the limit are dropped, and a log
+//! line reports how many. Only a process that is ending waits, for a moment.
 //!
 //! Not tracing-appender, which writes in its own thread: on a busy machine, COMMAND's first line then came before ours
 //! about its start (in 23 of 300 runs). And it reports a stuck reader on standard output, which is COMMAND's.

@@ -1,7 +1,7 @@
 //! A log line, once in a long while, about what a standby waits for.
 //!
-//! The hazard: what a standby knows of the holder is as old as its last look, which may be long ago if the store reports
-//! changes. So the line counts down from when the standby heard of the lease, and says that the leader may renew.
+//! The hazard: what a standby knows of the holder is as old as its last look, which may be long ago if the store
+//! reports changes. So the line counts down from when it heard of the lease, and says that the leader may renew.
 
 use crate::election::{Event, Hold, LogEvent, Obstacle, Role, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show, show_seconds};

@@ -1,8 +1,8 @@
 //! The store `dynamodb://`: one item for each document in a table, changed only by conditional updates of one item.
 //!
 //! The hazard: DynamoDB compares and swaps one item, and looks at no clock. So ends are written from the upper bound of
-//! the server's clock (`server_clock`) and judged by the lower. Other programs may use the same table with the same four
-//! attributes (`item`), and the table's own TTL deletes items by a clock that we cannot see. So a shard's led mark
+//! the server's clock (`server_clock`) and judged by the lower. Other programs may use the same table with the same
+//! four attributes (`item`), and the table's own TTL deletes items by a clock that we cannot see. So a shard's led mark
 //! repeats what would be lost with its item. The store uses no transactions, because multi-region strongly consistent
 //! tables do not have them.
 

@@ -2,8 +2,8 @@
 //!
 //! A lease is a kernel lock on `DIR/SHARD.lock` (an open file description lock, fcntl(2)). Candidate, backstop and
 //! guard all hold it open. The kernel frees it when the last of them is gone, however they ended, so nothing expires
-//! and a takeover needs no timeout. `DIR/SHARD.json` tells people who holds the lock, and keeps the term. It is replaced
-//! as a whole (rename), so no crash leaves it half-written.
+//! and a takeover needs no timeout. `DIR/SHARD.json` tells people who holds the lock, and keeps the term. It is
+//! replaced as a whole (rename), so no crash leaves it half-written.
 //!
 //! The hazards:
 //!

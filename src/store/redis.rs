@@ -3,12 +3,12 @@
 //!
 //! The hazard: Redis forgets. A restart loses what was not persisted, a failover loses what was not replicated, and an
 //! operator's FLUSHALL loses everything. So each answer names the server's incarnation: `run_id` is new at each start,
-//! and `master_replid` at each promotion of a replica. A write applies only in the incarnation in which its writer read,
-//! and over an absence only if nothing was flushed since: the version of an absence is the marker's write.
+//! and `master_replid` at each promotion of a replica. A write applies only in the incarnation in which its writer
+//! read, and over an absence only if nothing was flushed since: the version of an absence is the marker's write.
 //!
 //! What the store has to trust: the server's clock is not set forward. A candidate that saw the lease before still
-//! waits for what it saw, but one that has just started cannot know. And a master that is cut off from its replicas goes
-//! on renewing leases while a promoted replica grants others: `wait=` protects against that.
+//! waits for what it saw, but one that has just started cannot know. And a master that is cut off from its replicas
+//! goes on renewing leases while a promoted replica grants others: `wait=` protects against that.
 
 mod address;
 mod check;

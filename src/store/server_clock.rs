@@ -199,8 +199,7 @@ impl Wait {
 ///
 /// `lease` is how long a store keeps it, and `expires_millis` an upper bound of when it ends on the server's clock.
 /// `stood` is how long its record was seen to be unchanged. `wall_millis` is our wall clock, which can only delay a
-/// takeover. It is needed because a server whose clock was set forward shows no contradiction to a candidate that starts
-/// afterwards.
+/// takeover: a server whose clock was set forward shows no contradiction to a candidate that starts afterwards.
 pub fn left_of_lease(
     clock: &Clock,
     lease: Duration,

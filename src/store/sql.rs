@@ -11,8 +11,8 @@
 //! - The table forgets: it was dropped, truncated, restored from a dump or recovered from a backup, or the server
 //!   failed over to a replica that had not received everything. See `statements` for how that is known.
 //! - A user deletes the row of a lease that is held. A rule or a trigger on the table prevents it.
-//! - The server's clock is set. A candidate that saw the lease before still waits for what it saw, but one that has just
-//!   started cannot know.
+//! - The server's clock is set. A candidate that saw the lease before still waits for what it saw, but one that has
+//!   just started cannot know.
 
 mod address;
 mod client;

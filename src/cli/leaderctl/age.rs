@@ -1,5 +1,5 @@
-//! How long ago something was. Most times were written by the clock of another host. So an age is coarse, and a time may
-//! lie ahead.
+//! How long ago something was. Most times were written by the clock of another host. So an age is coarse, and a time
+//! may lie ahead.
 
 use super::rfc3339;
 use crate::time::wall_clock_millis;

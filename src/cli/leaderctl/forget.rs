@@ -2,8 +2,8 @@
 //!
 //! The hazard: if a leader's record is deleted, another leader starts beside it. So this first takes the lease of the
 //! shard and of each slot, as a candidate does, unless the shard is led or may still have a tree. While it has the
-//! leases, nobody else can lead. Then it deletes everything, the leases last. If it is stopped midway, its leases end by
-//! themselves, and a second run continues.
+//! leases, nobody else can lead. Then it deletes everything, the leases last. If it is stopped midway, its leases end
+//! by themselves, and a second run continues.
 
 use super::Client;
 use super::operator::Operator;
@@ -172,8 +172,8 @@ impl ForgetFlags {
     }
 }
 
-/// Renews leases after a third of their time, for a shard with many slots in a slow store. Returns the shard of one that
-/// was lost.
+/// Renews leases after a third of their time, for a shard with many slots in a slow store. Returns the shard of one
+/// that was lost.
 async fn keep(taken: &mut [OwnLease<'_>]) -> Answer<Option<Shard>> {
     for own in taken {
         let is_young = BootInstant::now().since(own.sent) < own.candidate.lease / 3;

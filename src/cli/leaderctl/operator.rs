@@ -141,7 +141,7 @@ impl Operator<'_> {
         Ok(taken)
     }
 
-    /// Notes in the history who ordered that these leaderships end. That only explains the end, so failures are ignored.
+    /// Notes in the history who ordered these ends. That only explains them, so failures are ignored.
     pub async fn note_in_history(&self, leaders: impl IntoIterator<Item = (&Shard, Option<Term>)>, ordered: &Ordered) {
         for (shard, term) in leaders {
             let Some(term) = term else { continue };
@@ -229,7 +229,7 @@ pub fn takes_no_orders(leader: &Holder) -> String {
     format!("{leader} leads and takes no orders: stop it on its host")
 }
 
-/// Looks until `found` finds something. None if that takes longer than `most`. Reports once if the store is unreachable.
+/// Looks until `found` finds something. None if that takes longer than `most`. Reports an outage of the store once.
 pub async fn look_until<S, T>(
     most: Option<Duration>,
     mut look: impl AsyncFnMut() -> Answer<S>,

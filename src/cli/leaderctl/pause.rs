@@ -49,8 +49,7 @@ impl Targets {
         Ok(names.into_iter().collect())
     }
 
-    /// After a line about each shard, says how many there were, and refuses a prefix of no shard. `status` is that of the
-    /// shards.
+    /// After a line about each shard, says how many there were. Refuses a prefix of no shard.
     fn conclude(&self, done: &str, count: usize, all: usize, json: bool, status: ExitCode) -> ExitCode {
         let Some(prefix) = self.prefix.as_ref().map(Prefix::as_str) else { return status };
         let shards = match all {

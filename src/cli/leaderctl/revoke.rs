@@ -5,8 +5,8 @@
 //! renews its lease. It does not make a takeover after a crash faster.
 //!
 //! A leader looks dead between two renewals. So it is watched for as long as its lease had left at the first check. An
-//! outage of the store proves nothing: the lease is taken away only if a check at the end of the watch shows that it was
-//! not renewed.
+//! outage of the store proves nothing: the lease is taken away only if a check at the end of the watch shows that it
+//! was not renewed.
 
 use super::operator::{LOOK_EVERY, Operator, takes_no_orders};
 use super::{Client, say, say_retrying};

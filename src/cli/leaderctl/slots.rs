@@ -76,8 +76,8 @@ pub async fn parent_pause(client: Client<'_>, shard: &Shard) -> Answer<Option<Pa
     Ok(pause.map(|pause| ParentPause { parent, pause }))
 }
 
-/// The standbys of the shards whose names begin with `prefix` (for a slot, also those of its shard), and the shards that
-/// were paused before anybody led them.
+/// The standbys of the shards whose names begin with `prefix` (for a slot, also those of its shard), and the shards
+/// that were paused before anybody led them.
 pub async fn announced(client: Client<'_>, prefix: &str) -> Answer<Announced> {
     // The names of `db`'s slots may begin with the prefix although `db` does not.
     let above = prefix.split_once('#');

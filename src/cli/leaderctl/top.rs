@@ -1,8 +1,8 @@
 //! `leaderctl top`: all shards live on a terminal, and keys that order something.
 //!
-//! The hazard: a terminal in raw mode is of no use to the next program, and a key hit by mistake must not stop a leader.
-//! So the terminal is restored however this ends. A key that gives an order asks first. Then the verb gives it, with all
-//! its checks, outside raw mode, where the user can read its messages.
+//! The hazard: a terminal in raw mode is of no use to the next program, and a key hit by mistake must not stop a
+//! leader. So the terminal is restored however this ends. A key that gives an order asks first. Then the verb gives it,
+//! with all its checks, outside raw mode, where the user can read its messages.
 
 mod frame;
 

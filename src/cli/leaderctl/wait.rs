@@ -1,9 +1,9 @@
 //! `leaderctl wait`: returns when a shard is led, or when nobody leads it.
 //!
-//! The hazard: the answer is old when it arrives, and a shard that is led for a moment between two checks seems free. So
-//! this is for scripts that go on when something has begun; what must not overlap needs the lease. A notification may be
-//! lost, so this also checks every few seconds, as `watch` does. And a mistyped name is always free, so `--free` refuses
-//! a shard that the store has never seen.
+//! The hazard: the answer is old when it arrives, and a shard that is led for a moment between two checks seems free.
+//! So this is for scripts that go on when something has begun; what must not overlap needs the lease. A notification
+//! may be lost, so this also checks every few seconds, as `watch` does. And a mistyped name is always free, so `--free`
+//! refuses a shard that the store has never seen.
 
 use super::Client;
 use super::operator::{Operator, look_until};

@@ -1,8 +1,8 @@
 //! `leaderctl whose`: for which shard does a process of this host run?
 //!
-//! The helpers' command lines do not name the shard, so that `pkill -f` does not match them, and COMMAND's processes can
-//! have any name. So this asks the candidates of this host which processes are theirs. All that they started is below
-//! one of these, because the backstop and the guard adopt what loses its parent.
+//! The helpers' command lines do not name the shard, so that `pkill -f` does not match them, and COMMAND's processes
+//! can have any name. So this asks the candidates of this host which processes are theirs. All that they started is
+//! below one of these, because the backstop and the guard adopt what loses its parent.
 
 use super::object::{as_json, object};
 use super::{fail, print_lines};

@@ -1,7 +1,7 @@
 //! The options of `leaderrun`, and what they ask for.
 //!
-//! The hazard: a mistake that is found only after the lease was taken keeps other hosts from leading. So all that can be
-//! checked without the store is checked here.
+//! The hazard: a mistake that is found only after the lease was taken keeps other hosts from leading. So all that can
+//! be checked without the store is checked here.
 
 mod invocation;
 mod values;

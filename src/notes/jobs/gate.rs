@@ -63,8 +63,8 @@ impl JobGate {
         Self { job, entry: Mutex::new(None) }
     }
 
-    /// Books a run that is about to start, unless the job is done. The candidate holds the lease. It calls this again if
-    /// it does not know whether the entry was made.
+    /// Books a run that is about to start, unless the job is done. The candidate holds the lease. It calls this again
+    /// if it does not know whether the entry was made.
     pub async fn book(&self, store: &dyn Notes, candidate: &Candidate, term: Term, behind: &Behind) -> Answer<Booking> {
         let shard = &candidate.shard;
         let page = self.job.frequency.page();

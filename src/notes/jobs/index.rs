@@ -69,8 +69,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// The last run of a job, or the one that succeeded: a line of the note with the name, the term, the number of runs, the
-/// times, the status, and the host, which may have blanks. A hyphen means unknown.
+/// The last run of a job, or the one that succeeded: a line of the note with the name, the term, the number of runs,
+/// the times, the status, and the host, which may have blanks. A hyphen means unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Indexed {
     pub job: Name,

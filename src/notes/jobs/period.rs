@@ -6,8 +6,9 @@
 //!   it once, and the start of a host whose clock is early must not count for the period before. So the ledger keeps
 //!   when the next run is due, `next`, by the clock of a host that ran it. A start more than half a period before that
 //!   does nothing: its period has had its run.
-//! - Some people start a job by hand, or far more often than it is to run. If a start only had to be half a period after
-//!   the last run, hourly starts of a daily job would run it twice a day. So `next` moves on by at least a period.
+//! - Some people start a job by hand, or far more often than it is to run. If a start only had to be half a period
+//!   after the last run, hourly starts of a daily job would run it twice a day. So `next` moves on by at least a
+//!   period.
 //! - A host whose clock is a year ahead would keep the job from all others for a year. So the store, by its own clock,
 //!   forgets the ledger two periods after the run ([`Period::lasts`]), and the next start runs the job whatever its
 //!   clock shows.

@@ -176,8 +176,8 @@ fn no_retries() -> RetryConfig {
 
 /// Credentials from the SDK's chain, which the library asks for with each request.
 ///
-/// The hazard: credentials may be replaced before the end that they name, and the chain reads a file only once. So after
-/// an answer that refuses them, the next request asks a new chain.
+/// The hazard: credentials may be replaced before the end that they name, and the chain reads a file only once. So
+/// after an answer that refuses them, the next request asks a new chain.
 struct Credentials {
     state: tokio::sync::Mutex<State>,
     /// An answer has refused the credentials that are known.

@@ -1,5 +1,5 @@
-//! What a failed request means: unknown, unless the failure shows that DynamoDB never saw the request or turned it away.
-//! The SDK says some of that only in words. If they change, the failure is unknown.
+//! What a failed request means: unknown, unless the failure shows that DynamoDB never saw the request or turned it
+//! away. The SDK says some of that only in words. If they change, the failure is unknown.
 
 use crate::store::StoreError;
 use crate::store::allowance::{self, MOST};

@@ -145,8 +145,8 @@ fn right_mode(file: &Metadata, directory: &Metadata) -> u32 {
 
 /// Closes a file to other users, who may be able to read it, for example after a restore from a backup. Files that are
 /// not ours stay as they are, and so do files with a second name, which may not belong to a store at all. A user may
-/// move root's files into a directory of theirs, and must not be able to read them afterwards. So a directory, or a file
-/// with content, is closed but keeps its owner. Only an empty file, as our locks are, is handed over.
+/// move root's files into a directory of theirs, and must not be able to read them afterwards. So a directory, or a
+/// file with content, is closed but keeps its owner. Only an empty file, as our locks are, is handed over.
 fn close_to_other_users(path: &Path, file: &File) {
     let (Ok(found), Ok(directory)) = (file.metadata(), directory_of(path)) else { return };
     let us = geteuid();

@@ -9,8 +9,8 @@
 //!   off, and `Retry-After` is obeyed here, within the time of the request.
 //! - The library bounds neither the time of a request nor the length of an answer. This module does.
 //! - A program that logs in (`exec` of a kubeconfig) may hang. It runs on a thread of its own, one at a time.
-//! - The connection of a watch may hang, and a standby would not hear of a release. So the server is asked to say once a
-//!   minute that it is there, and to end the watch after some minutes.
+//! - The connection of a watch may hang, and a standby would not hear of a release. So the server is asked to say once
+//!   a minute that it is there, and to end the watch after some minutes.
 
 use super::address::Address;
 use super::document::{self, KIND};
@@ -221,8 +221,8 @@ impl Objects {
         }
     }
 
-    /// The states of a Lease, from the one that stands. A watch begins at the version of a list, because that of a Lease
-    /// that nobody wrote for a while is too old.
+    /// The states of a Lease, from the one that stands. A watch begins at the version of a list, because that of a
+    /// Lease that nobody wrote for a while is too old.
     pub(super) async fn states(&self, name: &str) -> Result<States, StoreError> {
         let fields = format!("metadata.name={name}");
         let listing = &ListParams::default().fields(&fields);

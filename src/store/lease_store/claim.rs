@@ -1,7 +1,7 @@
 //! Claims, looks and releases.
 //!
-//! The hazard: a granted claim says that no other tree runs. So a claim first makes sure that nobody holds the lease and
-//! that the store has forgotten no leader. Its write replaces exactly what it read. Whether an earlier document was
+//! The hazard: a granted claim says that no other tree runs. So a claim first makes sure that nobody holds the lease
+//! and that the store has forgotten no leader. Its write replaces exactly what it read. Whether an earlier document was
 //! deleted, or the store forgot meanwhile, can be known only once the document is ours. So the claim reads that after
 //! the write, and if it has to wait, it writes the wait down before it answers.
 
@@ -383,8 +383,8 @@ impl LeaseStore {
         Wait { until_millis: self.documents.server_millis(start), duration: start.since(BootInstant::now()) }
     }
 
-    /// Reads what can be known only after the document was taken, and records the claim in the led mark. `marker` is the
-    /// one that the claim relied on, if the document knew of no leadership. `was_ours`: leaderrun wrote what it replaced.
+    /// Reads what can be known only after the document was taken, and records the claim in the led mark. `marker`: the
+    /// one that the claim relied on, if the document knew of no leadership. `was_ours`: it replaced our document.
     async fn read_after_write(
         &self,
         candidate: &Candidate,

@@ -251,7 +251,7 @@ pub struct Properties {
     /// A watch shows each state of a document. So a look may take what was shown last, and a watch that fails begins
     /// again by itself.
     pub pushes_documents: bool,
-    /// As [`crate::store::Store::is_metered`]. Like `delivery`, it must be what `Location` says before the store is open.
+    /// As [`crate::store::Store::is_metered`]. Like `delivery`, it must agree with what `Location` says.
     pub is_metered: bool,
     /// How many requests may run at once before each needs a connection of its own.
     pub concurrency: usize,
@@ -353,8 +353,8 @@ pub trait Documents: ServerTime + Send + Sync {
     /// Deletes an announcement or a scratch document, whatever is in it, if it is there.
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError>;
 
-    /// Lists documents, in parts as they arrive. Leaves out what is not named after a shard, or is no [`Part`]. Where it
-    /// collects or pages, it fails at a bound (`allowance::listed`).
+    /// Lists documents, in parts as they arrive. Leaves out what is not named after a shard, or is no [`Part`]. Where
+    /// it collects or pages, it fails at a bound (`allowance::listed`).
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError>;
 
     /// Shows what stands once no later change can be missed, then each state of which it learns, until `each` breaks.

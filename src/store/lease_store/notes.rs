@@ -1,9 +1,9 @@
 //! Notes: the operators' orders in the shard's own document where the server has a clock, the others beside it.
 //!
 //! The hazard: a server that only compares looks at no clock. So the end of a note is written from the upper bound of
-//! the server's time, and judged by the lower: no note ends early, and each may stay some seconds longer. And a deletion
-//! cannot be conditional everywhere. So a note is removed by writing an empty text. Only announcements of standbys are
-//! deleted: if a deletion comes late, the standby's next announcement repairs it.
+//! the server's time, and judged by the lower: no note ends early, and each may stay some seconds longer. And a
+//! deletion cannot be conditional everywhere. So a note is removed by writing an empty text. Only announcements of
+//! standbys are deleted: if a deletion comes late, the standby's next announcement repairs it.
 
 use super::claim::Author;
 use super::document::{LedMark, Orders};

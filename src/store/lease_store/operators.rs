@@ -1,7 +1,7 @@
 //! What operators ask for.
 //!
-//! The hazard: an operator may end a lease while its tree still runs. So a revocation turns the rest of the lease into a
-//! wait. And no document of a shard is deleted: a deletion that comes late would delete the next leader's lease.
+//! The hazard: an operator may end a lease while its tree still runs. So a revocation turns the rest of the lease into
+//! a wait. And no document of a shard is deleted: a deletion that comes late would delete the next leader's lease.
 
 use super::claim::Author;
 use super::document::LedMark;

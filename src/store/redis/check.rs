@@ -36,7 +36,7 @@ async fn info(hashes: &Hashes) -> Result<InfoDict, StoreError> {
     }
 }
 
-/// What is wrong with the settings. `wanted` is the number of replicas in `wait=`. No finding about what INFO leaves out.
+/// What is wrong with the settings, as far as INFO says. `wanted` is the number of replicas in `wait=`.
 fn doubts(wanted: u32, info: &InfoDict) -> Vec<Finding> {
     let mut doubts = Vec::new();
     if let Some(policy) = info.get::<String>("maxmemory_policy").filter(|policy| policy != "noeviction") {

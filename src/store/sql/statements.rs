@@ -15,15 +15,15 @@
 //! - A statement sees the table as it was when the statement began; only the rows that it writes to are the latest. So
 //!   every decision is in the condition of the write, which is checked again once the row is locked. A row that comes
 //!   with a refused write may be older than the one that prevented it.
-//! - The clock is read once, before the statement waits for a row. So ends come early rather than late, but never before
-//!   the duration has passed since the request was sent.
-//! - The server may have lost writes, or the rows come out of a dump. So each answer names the incarnation of the table,
-//!   and a write applies only in the one in which its writer read.
+//! - The clock is read once, before the statement waits for a row. So ends come early rather than late, but never
+//!   before the duration has passed since the request was sent.
+//! - The server may have lost writes, or the rows come out of a dump. So each answer names the incarnation of the
+//!   table, and a write applies only in the one in which its writer read.
 //! - A row's values may be anything: another program may have written them, or a user by hand.
 //!
 //! PostgreSQL's incarnation is the timeline of the server's log, which changes after each failover and each recovery
-//! from a backup, and the transaction that first wrote the marker. The marker's session says which transaction wrote it,
-//! and for which incarnation. A restored marker was written by another transaction than it says.
+//! from a backup, and the transaction that first wrote the marker. The marker's session says which transaction wrote
+//! it, and for which incarnation. A restored marker was written by another transaction than it says.
 //!
 //! MySQL's incarnation is the server and the time at which the table was made there, because each node of a cluster has
 //! its own clock; and the write of the marker that another node had made before. The marker's session says for which
@@ -31,8 +31,8 @@
 //! is loaded into the existing table goes unnoticed.
 //!
 //! A request is one transaction, sent at once: the write, and a look at its row, which shows our write or the latest
-//! that was committed. Proxies of MySQL send reads to replicas, but not a transaction that may write. What a quoted text
-//! means in MySQL depends on settings, so texts are hexadecimal there.
+//! that was committed. Proxies of MySQL send reads to replicas, but not a transaction that may write. What a quoted
+//! text means in MySQL depends on settings, so texts are hexadecimal there.
 
 use super::address::Address;
 use super::dialect::Dialect;

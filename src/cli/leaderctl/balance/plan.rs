@@ -46,8 +46,8 @@ pub fn unevenness(loads: &[usize]) -> usize {
 /// Added to the load of a host that is to lead nothing, so that a move from it gains more than all others together.
 const EMPTIED: usize = 1 << 20;
 
-/// The moves, those that even out the most first. Each shard moves at most once. The host `emptied` keeps only what must
-/// stay or what no other host can take.
+/// The moves, those that even out the most first. Each shard moves at most once. The host `emptied` keeps only what
+/// must stay or what no other host can take.
 pub fn plan(hosts: usize, families: &[Family], emptied: Option<usize>) -> Vec<Move> {
     let mut spread = Spread::of(hosts, families, emptied);
     while let Some(changes) = spread.cheaper() {

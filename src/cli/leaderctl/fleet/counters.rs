@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// By the place in [`Reason::ALL`]. Ends before the first reading, or for a reason of a later version, do not count.
+    /// By the place in [`Reason::ALL`]. Without ends before the first reading, or for reasons of later versions.
     pub ends: [u64; Reason::ALL.len()],
     /// The last counted term. None before the first reading.
     counted: Option<Term>,

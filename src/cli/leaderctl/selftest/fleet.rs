@@ -161,8 +161,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// How long the next leader may take: a lease must end by itself, and in a store that may have forgotten a lease the
-    /// first leader waits for another one.
+    /// How long the next leader may take: a lease must end by itself, and in a store that may have forgotten a lease
+    /// the first leader waits for another one.
     fn patience(&self) -> Duration {
         self.setting.timing.lease * 3 + self.setting.timing.retry_interval + SLACK
     }

@@ -105,8 +105,8 @@ fn stamp(path: &OsString, until: BootInstant) -> io::Result<()> {
         if now >= until {
             return Ok(());
         }
-        // One write, so that lines of several writers do not mix. All lines have one length, a power of two, because the
-        // kernel may cut the write of a killed process where a page of the file ends.
+        // One write, so that lines of several writers do not mix. All lines have one length, a power of two, because
+        // the kernel may cut the write of a killed process where a page of the file ends.
         let told = format!("{owner} {term} {pid} {}", now.as_nanos());
         file.write_all(format!("{told:<127}\n").as_bytes())?;
         std::thread::sleep(STAMP_EVERY);
