@@ -30,7 +30,7 @@ pub struct Metrics {
 struct State {
     view: Option<View>,
     heard: bool,
-    /// When the first failed request after the store's last answer was sent.
+    /// Since the first failed request after the last answer.
     silent_since: Option<BootInstant>,
     /// Some once COMMAND is to start, until the leadership ends.
     leadership: Option<Leadership>,

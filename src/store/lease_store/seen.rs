@@ -1,7 +1,7 @@
 //! What this process remembers of a shard, and how much of a lease is left by that.
 //!
 //! The hazard: a server's clock may be set, and then every lease on it seems to have ended; or a document may be older
-//! than one that was seen before. Memory is the witness against both:
+//! than one that was seen before. What this process remembers protects against both:
 //!
 //! - After a date that contradicts earlier answers, no date ends a lease for the duration of one. So what was once left
 //!   of a lease on our own clock stays left, whatever the server says later.
