@@ -206,8 +206,7 @@ impl Location {
         self.traits().foreign_lock
     }
 
-    /// Whether the default timing sends few requests, because their price shows.
-    /// [`Store::is_metered`](super::Store::is_metered) is about any price.
+    /// Whether the default timing sends few requests, because their price shows. [`Store::is_metered`]: any price.
     pub fn is_frugal(&self) -> bool {
         self.traits().is_frugal
     }
