@@ -48,6 +48,10 @@ fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
     shell.wait_for("Enter goes back.");
     shell.keys(&["Enter"]);
     shell.wait_for("2 shards: 2 free");
+    // The terminal is the shell's meanwhile.
+    shell.keys(&["C-z"]);
+    shell.shows("clear; echo icanon $(stty -a | grep -c ' icanon')", "icanon 1");
+    shell.shows("clear; fg", "2 shards: 2 free");
     shell.keys(&["q"]);
     shell.wait_for("ready>");
     shell.shows("clear; echo status $?; stty -a | grep -c ' icanon'", "status 0\n1");

@@ -14,9 +14,11 @@ use crate::lease::{Prefix, Shard};
 use crate::text::in_words;
 use clap::{Args, Parser};
 use frame::{Mode, View};
+use nix::sys::signal::{Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::io::{self, IsTerminal, Write, stdin, stdout};
+use std::mem::ManuallyDrop;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -58,18 +60,20 @@ impl TopFlags {
 }
 
 /// The terminal in raw mode, on its other screen, until this is dropped.
-struct Screen(DefaultTerminal);
+///
+/// Its own destructor does not run: where the terminal has gone, it writes to stderr, and panics if that went too.
+struct Screen(ManuallyDrop<DefaultTerminal>);
 
 impl Screen {
     fn enter() -> io::Result<Self> {
-        ratatui::try_init().map(Self)
+        ratatui::try_init().map(ManuallyDrop::new).map(Self)
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         let _ = self.0.show_cursor();
-        ratatui::restore();
+        let _ = ratatui::try_restore();
     }
 }
 
@@ -100,6 +104,8 @@ struct Top<'a> {
 enum Next {
     Stay,
     Leave,
+    /// Stop until the shell continues it, as Ctrl-Z does to other programs.
+    Suspend,
     /// Carry out a verb with these words.
     Order(Vec<String>),
 }
@@ -122,6 +128,11 @@ impl Top<'_> {
             match pressed(event.as_ref()).map_or(Next::Stay, |key| self.press(key)) {
                 Next::Stay => {}
                 Next::Leave => return Ok(()),
+                Next::Suspend => {
+                    drop(screen);
+                    raise(Signal::SIGTSTP)?;
+                    screen = Screen::enter()?;
+                }
                 Next::Order(words) => {
                     drop(screen);
                     self.order(&words).await?;
@@ -157,7 +168,11 @@ impl Top<'_> {
     fn press(&mut self, key: KeyEvent) -> Next {
         let view = &mut self.view;
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return if key.code == KeyCode::Char('c') { Next::Leave } else { Next::Stay };
+            return match key.code {
+                KeyCode::Char('c') => Next::Leave,
+                KeyCode::Char('z') => Next::Suspend,
+                _ => Next::Stay,
+            };
         }
         match (&mut view.mode, key.code) {
             (Mode::Table, KeyCode::Char('q')) => return Next::Leave,
