@@ -29,7 +29,8 @@ if what == 'let go' then
   end
   return { 'done' }
 end
-if value == nil or info == nil then
+-- A leader's own SET replaces what stands at INFO, whatever its type.
+if value == nil or (info == nil and what ~= 'confirm') then
   return { 'strange', value == nil and KEY or INFO }
 end
 if value and not held then

@@ -77,6 +77,10 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
         assert!(millis_left(&server, KEY) > 9_000 && millis_left(&server, INFO) > 9_000);
     }
+    // What describes the holder ends no leadership.
+    server.cli(&["DEL", INFO]);
+    server.cli(&["LPUSH", INFO, "a list"]);
+    assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Renewed));
     let at = |command: &[&str]| server.cli(command).parse::<u64>().expect("milliseconds since 1970");
     assert!(at(&["PEXPIRETIME", KEY]) + 100 >= at(&["HGET", LOCK, "ends"]), "it lasts as long as the lease");
     let info: serde_json::Value = serde_json::from_str(&server.cli(&["GET", INFO])).expect("JSON");
