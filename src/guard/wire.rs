@@ -90,9 +90,9 @@ impl Limit {
     }
 
     pub fn set(&self, limit: BootInstant) {
-        let half = limit.as_nanos().to_ne_bytes();
+        let halves = [limit.as_nanos().to_ne_bytes(); 2];
         // If it cannot be written, the messages tell.
-        let _ = self.0.write_all_at(&[half, half].concat(), 0);
+        let _ = self.0.write_all_at(halves.as_flattened(), 0);
     }
 
     /// None if it was never set, or is just being set.
@@ -185,7 +185,9 @@ impl Line {
                     }
                 }
                 Err(Errno::EAGAIN) => return Heard::Silence,
-                Err(Errno::EINTR) => {}
+                // The other side is gone, and has not read all of ours. The kernel says so once, before its last
+                // messages, and one of these may tell how COMMAND ended.
+                Err(Errno::ECONNRESET | Errno::EINTR) => {}
                 Err(_) => return Heard::Closed,
             }
         }
@@ -283,6 +285,16 @@ mod tests {
         }
         let reports: Vec<Report> = heard(&here);
         assert!(reports.len() > 20 && reports.len() < MANY && reports.ends_with(&last), "{}", reports.len());
+    }
+
+    #[test]
+    fn the_last_reports_of_a_guard_that_has_not_read_all_orders_are_heard() {
+        let (here, there) = Line::pair().unwrap();
+        let ended = Report::Tree(TreeEvent::Ended(CommandEnd::Exited(5)));
+        there.report(&ended);
+        here.order(Order::Continue);
+        drop(there);
+        assert_eq!(heard::<Report>(&here), [ended]);
     }
 
     #[test]
