@@ -15,6 +15,7 @@
 //! The kernel documents the files in Documentation/admin-guide/cgroup-v2.rst, and systemd the rules of delegation in
 //! CGROUP_DELEGATION.md.
 
+use super::walk::each_number;
 use crate::mounts::{mounts, read_table};
 use crate::sys::{self, Pinned};
 use crate::time::BootInstant;
@@ -259,22 +260,12 @@ impl Leaf {
 
     /// Calls `each` with every member's place in the list and number.
     fn each_member(&self, mut each: impl FnMut(usize, i32)) {
-        let mut text = [0; 4096];
-        if lseek(&self.members, 0, Whence::SeekSet).is_err() {
-            return;
-        }
         let mut at = 0;
-        let mut number = 0_i32;
-        while let Ok(length @ 1..) = read(&self.members, &mut text) {
-            // A line may continue in the next chunk.
-            for &byte in &text[..length] {
-                if byte == b'\n' {
-                    each(at, number);
-                    (at, number) = (at + 1, 0);
-                } else {
-                    number = number.wrapping_mul(10).wrapping_add(i32::from(byte.wrapping_sub(b'0')));
-                }
-            }
+        if lseek(&self.members, 0, Whence::SeekSet).is_ok() {
+            each_number(self.members.as_fd(), |number| {
+                each(at, number);
+                at += 1;
+            });
         }
     }
 

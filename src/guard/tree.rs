@@ -20,7 +20,7 @@
 
 use super::cgroup::Leaf;
 use super::priority;
-use super::walk::{Found, Process, Walk, has_ended, is_child, is_stopped};
+use super::walk::{Found, Process, Walk, is_live_child, is_stopped};
 use crate::sys::{ChildState, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
@@ -240,7 +240,7 @@ impl Tree {
             self.felled_at = Some(begun);
         }
         if self.felled_at.is_some_and(|felled_at| begun < felled_at.plus(HELPERS_PATIENCE))
-            && helpers.iter().any(|&helper| is_child(helper) && !has_ended(helper))
+            && helpers.iter().any(|&helper| is_live_child(helper))
         {
             let look_at = begun.plus(priority::SHORTEST_REST);
             self.look_at = Some(look_at);

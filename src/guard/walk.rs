@@ -26,13 +26,13 @@
 
 mod procfs;
 
-pub use procfs::{has_ended, is_child, is_stopped};
+pub use procfs::{each_number, is_child, is_live_child, is_stopped};
 
 use crate::sys::{self, Pinned, Scheduling};
 use crate::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Whence, lseek};
-use procfs::{Place, Seen, each_number, entry, hidden_child, is_gone, number, open_at, own_child, stat};
+use procfs::{Place, Seen, entry, hidden_child, is_gone, number, open_at, own_child, stat};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -432,6 +432,22 @@ mod tests {
         child.wait().unwrap();
         let below = if let Priority::RealTime(ours) = ours { ours - 1 } else { 0 };
         assert_eq!(its, Some(below), "{line}");
+    }
+
+    #[test]
+    fn a_child_is_ours_until_it_is_reaped_whatever_ended_it() {
+        let real_time = libc::SIGRTMIN();
+        for script in ["exit 1".to_owned(), "kill -9 $$".to_owned(), format!("kill -{real_time} $$")] {
+            let mut child = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+            let begun = std::time::Instant::now();
+            while is_live_child(pid) && begun.elapsed() < std::time::Duration::from_mins(1) {
+                std::thread::yield_now();
+            }
+            assert!(is_child(pid) && !is_live_child(pid), "{script}");
+            child.wait().unwrap();
+            assert!(!is_child(pid) && !is_live_child(pid), "{script}");
+        }
     }
 
     #[test]

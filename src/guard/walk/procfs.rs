@@ -52,20 +52,27 @@ pub(super) fn hidden_child(pid: i32) -> Option<Seen> {
 
 /// True if the kernel says that this is a child of ours. Until we reap it, no other process gets its number.
 pub fn is_child(pid: Pid) -> bool {
-    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
-    waitid(Id::Pid(pid), flags).is_ok()
+    has_changed(pid, WaitPidFlag::WEXITED).is_some()
 }
 
-/// True if this is a child of ours that has ended, with all its threads, and waits to be reaped.
-pub fn has_ended(pid: Pid) -> bool {
-    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WEXITED;
-    waitid(Id::Pid(pid), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
+/// True if this is a child of ours that lives, or a thread of it does.
+pub fn is_live_child(pid: Pid) -> bool {
+    has_changed(pid, WaitPidFlag::WEXITED) == Some(false)
 }
 
 /// True if this is a child of ours that SIGSTOP has stopped. The caller must not wait for stops elsewhere.
 pub fn is_stopped(pid: Pid) -> bool {
-    let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::WSTOPPED;
-    waitid(Id::Pid(pid), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
+    has_changed(pid, WaitPidFlag::WSTOPPED) == Some(true)
+}
+
+/// Whether this child of ours has changed its state like this. None if it is no child of ours.
+fn has_changed(pid: Pid, how: WaitPidFlag) -> Option<bool> {
+    match waitid(Id::Pid(pid), how | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
+        Ok(WaitStatus::StillAlive) => Some(false),
+        // nix has no name for the real-time signal that ended it.
+        Ok(_) | Err(Errno::EINVAL) => Some(true),
+        Err(_) => None,
+    }
 }
 
 pub(super) fn own_child(pid: i32) -> Seen {
@@ -99,8 +106,8 @@ pub(super) fn open_at(directory: BorrowedFd<'_>, name: fmt::Arguments<'_>) -> Op
     openat(directory, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()
 }
 
-/// Calls `each` with every number in a list of children, whatever its length. None if it cannot be read.
-pub(super) fn each_number(list: BorrowedFd<'_>, mut each: impl FnMut(i32)) -> Option<()> {
+/// Calls `each` with every number in a list of processes, whatever its length. None if it cannot be read.
+pub fn each_number(list: BorrowedFd<'_>, mut each: impl FnMut(i32)) -> Option<()> {
     let mut text = [0; LIST];
     let mut number = 0;
     loop {
@@ -111,9 +118,9 @@ pub(super) fn each_number(list: BorrowedFd<'_>, mut each: impl FnMut(i32)) -> Op
         if length == 0 {
             return Some(());
         }
-        // A number may continue in the next part. A blank follows each of them.
+        // A number may continue in the next part. A blank or the end of the line follows each of them.
         for &byte in &text[..length] {
-            if byte == b' ' {
+            if matches!(byte, b' ' | b'\n') {
                 each(number);
                 number = 0;
             } else {
