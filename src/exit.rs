@@ -3,6 +3,7 @@
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io;
 
 /// Wrong usage: options, durations, shard names, store URLs, timing without room.
 pub const USAGE: u8 = 64;
@@ -39,6 +40,13 @@ pub mod ctl {
 /// The kernel's error number for a program that could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StartError(pub i32);
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        // An error that is not the kernel's is about a word with a NUL in it.
+        Self(error.raw_os_error().unwrap_or(libc::EINVAL))
+    }
+}
 
 impl StartError {
     pub fn exit_status(self) -> u8 {

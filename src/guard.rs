@@ -52,7 +52,7 @@ pub mod wire;
 
 pub use spec::{GuardSpec, Plan, in_memory};
 
-use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, StartError, TreeEvent};
+use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, TreeEvent};
 use crate::observe::terminal;
 use crate::sys::{self, Birth, ChildState, Companion, KillTimer, Listens, Namespaces, Scheduling, SingleThread};
 use crate::time::BootInstant;
@@ -297,8 +297,7 @@ impl Guard {
                 self.take(Input::CommandNotStarted(Reason::Lost));
             }
             Err(error) => {
-                let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-                self.report(&Report::Tree(TreeEvent::NotStarted(StartError(errno))));
+                self.report(&Report::Tree(TreeEvent::NotStarted(error.into())));
                 self.take(Input::CommandNotStarted(Reason::NotStarted));
             }
         }

@@ -11,7 +11,7 @@ use super::Guard;
 use super::policy::checks::{CheckTimes, Checks, Due, Failed};
 use super::tree::Tree;
 use super::wire::Report;
-use crate::election::{HookEnd, StartError, TreeEvent};
+use crate::election::{HookEnd, TreeEvent};
 use crate::sys::{self, Birth};
 use crate::time::BootInstant;
 use nix::sys::signal::{Signal, killpg};
@@ -57,8 +57,7 @@ impl Checker {
     pub fn start(&mut self, birth: Birth<'_>) -> Result<(), HookEnd> {
         let told = [("LEADERRUN_EVENT", "health".to_owned())];
         let command = OsString::from_vec(self.command.clone());
-        let pid = sys::start_check(&command, &told, birth)
-            .map_err(|error| HookEnd::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EINVAL))))?;
+        let pid = sys::start_check(&command, &told, birth).map_err(|error| HookEnd::NotStarted(error.into()))?;
         self.running = Some(pid);
         Ok(())
     }

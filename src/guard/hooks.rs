@@ -6,7 +6,7 @@
 
 use super::Guard;
 use super::wire::Report;
-use crate::election::{CommandEnd, HookEnd, Reason, StartError};
+use crate::election::{CommandEnd, HookEnd, Reason};
 use crate::lease::TimeForHooks;
 use crate::sys::{self, Birth};
 use crate::time::BootInstant;
@@ -86,13 +86,10 @@ impl Runner {
         let mut told: Vec<(&str, String)> = vec![("LEADERRUN_EVENT", hook.to_string())];
         told.extend(reason.map(|reason| ("LEADERRUN_REASON", reason.to_string())));
         told.extend(command_end.map(|end| ("LEADERRUN_EXIT_STATUS", end.exit_status().to_string())));
-        match sys::start_hook(&OsString::from_vec(command), &told, birth) {
-            Ok(pid) => {
-                self.running = Some((hook, pid));
-                Ok(())
-            }
-            Err(error) => Err(HookEnd::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EINVAL)))),
-        }
+        let started = sys::start_hook(&OsString::from_vec(command), &told, birth);
+        let pid = started.map_err(|error| HookEnd::NotStarted(error.into()))?;
+        self.running = Some((hook, pid));
+        Ok(())
     }
 
     /// Takes note that `pid` was reaped. Returns the hook that it was.

@@ -131,7 +131,7 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
             sys::exit_at_once(0);
         }
         Err(error) => {
-            line.report(&Report::Tree(TreeEvent::NotStarted(StartError(error.raw_os_error().unwrap_or(libc::EINVAL)))));
+            line.report(&Report::Tree(TreeEvent::NotStarted(error.into())));
             sys::exit_at_once(NOT_SET_UP);
         }
     }
