@@ -345,7 +345,7 @@ impl Guard {
 
     /// Kills every process that can be found, and records when that was first done. Returns when to look again.
     fn kill(&mut self) -> BootInstant {
-        let _ = self.runner.kill();
+        self.runner.kill();
         self.checker.iter().for_each(Checker::kill);
         let next = self.tree.kill();
         if let Some(Kill { signalled: signalled @ None, .. }) = &mut self.kill {

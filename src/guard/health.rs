@@ -1,11 +1,7 @@
 //! Checks of COMMAND's health: shell commands that run beside it.
 //!
-//! The hazards:
-//!
-//! - What makes COMMAND hang, such as a disk that does not answer, may also make exec(2) of a check hang. So the guard
-//!   does not wait for it: the guard must be awake for the next order and for the deadline.
-//! - A process that a check started outlives it as a child of the guard, and is found below the check only while the
-//!   check lives. So the check is stopped before what is below it is killed.
+//! The hazard: what makes COMMAND hang, such as a disk that does not answer, may also make exec(2) of a check hang. So
+//! the guard does not wait for it: the guard must be awake for the next order and for the deadline.
 
 use super::Guard;
 use super::policy::checks::{CheckTimes, Checks, Due, Failed};
@@ -77,10 +73,8 @@ impl Checker {
     /// Sends SIGKILL to the running check and all its descendants.
     pub fn kill_below(&self, tree: &mut Tree) {
         if let Some(pid) = self.running {
-            let _ = killpg(pid, Signal::SIGSTOP);
-            tree.kill_below(pid);
+            tree.kill_group(pid);
         }
-        self.kill();
     }
 }
 

@@ -98,17 +98,11 @@ impl Runner {
         Some(hook)
     }
 
-    /// Stops waiting for the running hook.
-    pub fn forget(&mut self) {
-        self.running = None;
-    }
-
-    /// Sends SIGKILL to the running hook. It has not been reaped, so its number is still its own.
-    pub fn kill(&self) -> Option<(Hook, Pid)> {
+    /// Sends SIGKILL to the running hook, with the tree. It has not been reaped, so its number is still its own.
+    pub fn kill(&self) {
         if let Some((_, pid)) = self.running {
             let _ = killpg(pid, Signal::SIGKILL);
         }
-        self.running
     }
 }
 
@@ -129,12 +123,11 @@ impl Guard {
         self.hook_ended = Some(end);
     }
 
-    /// Kills the running hook: its timeout is over.
+    /// Kills the running hook, whose timeout is over, and all its descendants. Nobody waits for it any more.
     pub(super) fn kill_hook(&mut self) {
-        if let Some((hook, pid)) = self.runner.kill() {
-            self.tree.kill_below(pid);
+        if let Some((hook, pid)) = self.runner.running.take() {
+            self.tree.kill_group(pid);
             self.report(&Report::HookFailed(hook, HookEnd::TimedOut));
-            self.runner.forget();
         }
     }
 }

@@ -24,7 +24,7 @@ use super::walk::{Found, Process, Walk, is_live_child, is_stopped};
 use crate::sys::{ChildState, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::{Pid, getpgid};
 use std::collections::HashSet;
@@ -56,7 +56,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 const HELPERS_PATIENCE: Duration = Duration::from_millis(20);
 
 /// The descendants of this process, except children that it had before, and the members of the leaf.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tree {
     earlier_children: HashSet<Pid>,
     /// None if `/proc` does not show the tree, for example because it belongs to another PID namespace.
@@ -96,20 +96,7 @@ impl Tree {
     /// PID 1 adopts. They are not ours to kill.
     pub fn new(earlier_children: HashSet<Pid>, walk: Option<Walk>, leaf: Option<Leaf>) -> Self {
         let childless = earlier_children.is_empty();
-        Self {
-            earlier_children,
-            walk,
-            leaf,
-            init: None,
-            childless,
-            reaping_since: None,
-            reap_at: None,
-            killed_at: None,
-            look_at: None,
-            rest: Duration::ZERO,
-            helpers_alone: None,
-            felled_at: None,
-        }
+        Self { earlier_children, walk, leaf, childless, ..Self::default() }
     }
 
     pub fn leaf(&self) -> Option<&Leaf> {
@@ -346,11 +333,16 @@ impl Tree {
         }
     }
 
-    /// Sends SIGKILL to every visible process below `pid`, a child that has not been reaped.
-    pub fn kill_below(&mut self, pid: Pid) {
+    /// Sends SIGKILL to the process group of `leader`, a child that has not been reaped, and to every visible process
+    /// below it.
+    ///
+    /// What it has started becomes our child when it ends, and is no longer found below it. So it is stopped first.
+    pub fn kill_group(&mut self, leader: Pid) {
+        let _ = killpg(leader, Signal::SIGSTOP);
         if let Some(walk) = &mut self.walk {
-            walk.below(pid, &self.earlier_children, BootInstant::NEVER, |process| process.kill());
+            walk.below(leader, &self.earlier_children, BootInstant::NEVER, |process| process.kill());
         }
+        let _ = killpg(leader, Signal::SIGKILL);
     }
 
     /// Finds a child of `parent`, a child that has not been reaped.
@@ -377,4 +369,42 @@ pub fn earlier_children(walk: Option<&mut Walk>) -> HashSet<Pid> {
         return HashSet::new();
     }
     walk.map(Walk::children).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+    use std::time::Instant;
+
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn what_a_group_has_started_in_a_session_of_its_own_is_killed_with_it() {
+        for _ in 0..10 {
+            let mut leader = Command::new("sh");
+            let mut leader = leader.args(["-c", "setsid sleep 1000 & wait"]).process_group(0).spawn().unwrap();
+            let top = Pid::from_raw(leader.id().cast_signed());
+            let mut tree = Tree::new(HashSet::new(), Some(Walk::open().unwrap()), None);
+            let begun = Instant::now();
+            let sleeper = loop {
+                assert!(begun.elapsed() < PATIENCE, "it does not sleep");
+                let below = tree.child_of(top).filter(|&pid| getpgid(Some(pid)) == Ok(pid));
+                if let Some(sleeper) = below {
+                    break sleeper;
+                }
+            };
+            tree.kill_group(top);
+            leader.wait().unwrap();
+            let is_dead = || {
+                let stat = fs::read_to_string(format!("/proc/{sleeper}/stat"));
+                stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
+            };
+            while !is_dead() {
+                assert!(begun.elapsed() < PATIENCE, "it lives");
+            }
+        }
+    }
 }
