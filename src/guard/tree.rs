@@ -327,8 +327,9 @@ impl Tree {
             }
         }
         if let Some(leaf) = self.leaf.as_ref().filter(|_| self.init.is_none()) {
+            let is_meant = |pid| BootInstant::now() < until && !asked.contains(&pid) && !is_of_group(pid);
             for signal in signals {
-                leaf.signal_each(signal, |pid| !asked.contains(&pid) && !is_of_group(pid));
+                leaf.signal_each(signal, is_meant);
             }
         }
     }
@@ -374,7 +375,8 @@ pub fn earlier_children(walk: Option<&mut Walk>) -> HashSet<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use crate::guard::cgroup::Leaf;
+    use std::fs::{self, File};
     use std::os::unix::process::CommandExt as _;
     use std::process::Command;
     use std::time::Instant;
@@ -406,5 +408,27 @@ mod tests {
                 assert!(begun.elapsed() < PATIENCE, "it lives");
             }
         }
+    }
+
+    #[test]
+    fn members_of_a_cgroup_are_asked_until_the_kill_is_due_and_no_longer() {
+        const MANY: usize = 200_000;
+        let scratch = tempfile::TempDir::new().unwrap();
+        let mut member = Command::new("sleep").arg("1000").spawn().unwrap();
+        for (name, text) in [
+            ("cgroup.kill", String::new()),
+            ("cgroup.events", String::new()),
+            ("cgroup.procs", format!("{}\n", member.id()).repeat(MANY)),
+        ] {
+            fs::write(scratch.path().join(name), text).unwrap();
+        }
+        let leaf = Leaf::of(c"payload-1-1".to_owned(), File::open(scratch.path()).unwrap()).unwrap();
+        let mut tree = Tree::new(HashSet::new(), None, Some(leaf));
+        let begun = Instant::now();
+        let until = BootInstant::now().plus(Duration::from_millis(100));
+        tree.ask([Signal::SIGURG, Signal::SIGCONT], None, until);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        member.kill().unwrap();
+        member.wait().unwrap();
     }
 }
