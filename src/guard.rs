@@ -91,7 +91,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     Some(match backstop::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::say_last(format_args!("{GUARD_NAME}: {error}: only leaderrun starts this program"));
+            terminal::say_last(format_args!("{GUARD_NAME}: {error}"));
             ExitCode::from(crate::exit::USAGE)
         }
     })
@@ -268,10 +268,7 @@ impl Guard {
         let mut command_line = std::mem::take(&mut self.command_line).into_iter().map(OsString::from_vec);
         let program = command_line.next().unwrap_or_default();
         let arguments: Vec<OsString> = command_line.collect();
-        let (keyboard, keyboards_end) = match self.terminal.as_ref().and_then(|_| Line::pair().ok()) {
-            Some((keyboard, end)) => (Some(keyboard), Some(end)),
-            None => (None, None),
-        };
+        let (keyboard, keyboards_end) = self.terminal.as_ref().and_then(|_| Line::pair().ok()).unzip();
         let companion = keyboards_end.as_ref().map(|end| Companion { run: keyboard::run, line: end.as_fd() });
         let terminal = self.terminal.as_mut().and_then(Foreground::to_hand_over);
         let birth = Birth { companion, listens: self.listens, ..self.start.birth(&self.tree, terminal, not_after) };

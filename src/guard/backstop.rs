@@ -30,41 +30,59 @@ use nix::unistd::Pid;
 use std::collections::HashSet;
 use std::ffi::{CString, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// How long after the time for a stop the backstop waits for a guard whose candidate is gone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// What the candidate hands down.
+struct Inherited {
+    spec: GuardSpec,
+    guards_line: Line,
+    line: Line,
+    latest: Limit,
+    leaf: Option<(CString, File)>,
+    /// They must stay open while the tree lives.
+    lease_files: Vec<OwnedFd>,
+}
+
+impl Inherited {
+    /// `arguments` are descriptor numbers, in the order of the fields.
+    fn adopt(arguments: impl Iterator<Item = OsString>) -> io::Result<Self> {
+        let mut descriptors = adopt_all(arguments)?.into_iter();
+        let mut next = || descriptors.next().ok_or_else(|| io::Error::other("a descriptor is missing"));
+        let spec: GuardSpec = serde_json::from_str(&io::read_to_string(File::from(next()?))?)?;
+        let guards_line = Line::adopt(next()?);
+        let line = Line::adopt(next()?);
+        let latest = Limit::adopt(next()?);
+        let leaf = match spec.leaf.clone() {
+            Some(name) => Some((CString::new(name)?, File::from(next()?))),
+            None => None,
+        };
+        Ok(Self { spec, guards_line, line, latest, leaf, lease_files: descriptors.collect() })
+    }
+}
+
 /// Runs the backstop, and forks the guard.
-///
-/// `arguments` are descriptor numbers: the guard spec, the guard's line, the backstop's line and limit, the cgroup if
-/// there is one, and files that must stay open while the tree lives.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut mask = SigSet::empty();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
     // If SIGCHLD were ignored, the kernel would reap children before this process could.
     sys::default_action(Signal::SIGCHLD);
-    let mut descriptors = adopt_all(arguments)?.into_iter();
-    let mut next = || descriptors.next().ok_or_else(|| io::Error::other("a descriptor is missing"));
-    let mut spec = Vec::new();
-    File::from(next()?).read_to_end(&mut spec)?;
-    let spec: GuardSpec = serde_json::from_slice(&spec).map_err(io::Error::other)?;
-    let guards_line = Line::adopt(next()?);
-    let line = Line::adopt(next()?);
-    let latest = Limit::adopt(next()?);
-    let leaf = spec.leaf.as_deref().map(|name| Ok((CString::new(name)?, File::from(next()?)))).transpose();
-    let leaf: Option<(CString, File)> = leaf.map_err(|error: io::Error| error)?;
-    let lease_files: Vec<OwnedFd> = descriptors.collect();
-
+    let inherited = Inherited::adopt(arguments)
+        .map_err(|error| io::Error::other(format!("{error}: only leaderrun starts this program")))?;
+    let Inherited { spec, guards_line, line, latest, leaf, lease_files } = inherited;
     let limit = spec.deadline.backstop_at;
     let orphan_release = spec.orphan_release.clone();
     let measure = spec.plan.measure;
     let stop_time = spec.plan.grace.saturating_add(spec.plan.hooks.times().around_a_stop());
     let means = spec.means;
-    let guards_leaf = leaf.as_ref().map(|(name, directory)| Ok((name.clone(), directory.try_clone()?))).transpose();
-    let guards_leaf = guards_leaf.map_err(|error: io::Error| error)?;
+    let guards_leaf = match &leaf {
+        Some((name, directory)) => Some((name.clone(), directory.try_clone()?)),
+        None => None,
+    };
     let (closing, open) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     let forked = nix::sys::prctl::set_child_subreaper(true)
         .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
@@ -106,7 +124,8 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
             if let Some(orphan_release) = orphan_release.filter(|_| !candidate_lives) {
                 sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
                 priority::lower(means.scheduling);
-                orphan_release.execute()?;
+                let failed = |error| io::Error::other(format!("not released after leaderrun was killed: {error}"));
+                orphan_release.execute().map_err(failed)?;
             }
             Ok(())
         }

@@ -17,7 +17,7 @@ use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -118,7 +118,5 @@ pub fn run_if_respawned() -> Option<ExitCode> {
 }
 
 fn read(number: i32) -> io::Result<OrphanRelease> {
-    let mut text = Vec::new();
-    File::from(sys::adopt(number)?).read_to_end(&mut text)?;
-    serde_json::from_slice(&text).map_err(io::Error::other)
+    Ok(serde_json::from_str(&io::read_to_string(File::from(sys::adopt(number)?))?)?)
 }
