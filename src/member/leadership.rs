@@ -26,7 +26,7 @@ use crate::time::{BootInstant, boot_timer, set_boot_timer};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::timerfd::TimerFd;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -164,12 +164,14 @@ impl Shared {
         std::process::id() != self.pid
     }
 
+    /// None in a forked process.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        (!self.is_copy()).then(|| self.state.lock())
+    }
+
     /// The leadership in progress, as it is now. The clock is asked last: the lock may have to be waited for.
     fn look<T>(&self, look: impl FnOnce(&Active, BootInstant) -> T) -> Option<T> {
-        if self.is_copy() {
-            return None;
-        }
-        let state = self.state.lock();
+        let state = self.state()?;
         state.active.as_ref().map(|active| look(active, BootInstant::now()))
     }
 
@@ -342,10 +344,7 @@ impl Shared {
 
     /// Asks the election to end, once: after a second request it would not wait for the work.
     pub(super) fn ask(&self) {
-        if self.is_copy() {
-            return;
-        }
-        let mut state = self.state.lock();
+        let Some(mut state) = self.state() else { return };
         if !std::mem::replace(&mut state.asked, true) {
             let _ = self.events.send(Event::Asked { signal: Signal::SIGTERM as i32 });
         }
@@ -361,24 +360,18 @@ impl Shared {
     }
 
     pub(super) fn farewell(&self) -> Option<Result<(), Error>> {
-        if self.is_copy() {
-            return Some(Err(Error::Stopped));
-        }
-        let state = self.state.lock();
+        let Some(state) = self.state() else { return Some(Err(Error::Stopped)) };
         state.farewell.clone().filter(|_| state.active.is_none())
     }
 
     pub(super) fn is_leader(&self) -> bool {
-        if self.is_copy() {
-            return false;
-        }
-        let state = self.state.lock();
+        let Some(state) = self.state() else { return false };
         let now = BootInstant::now();
         state.farewell.is_none() && state.active.as_ref().is_some_and(|active| active.may_begin(now))
     }
 
     pub(super) fn leader(&self) -> Option<Leader> {
-        let state = self.state.lock();
+        let state = self.state()?;
         let Some(active) = state.active.as_ref().filter(|active| !active.remaining(BootInstant::now()).is_zero())
         else {
             return state.leader.clone();
@@ -388,7 +381,8 @@ impl Shared {
     }
 
     pub(super) async fn find_leader(&self) -> Result<Option<Leader>, Error> {
-        let inquiries = self.inquiries.get().ok_or(Error::Stopped)?;
+        // A forked process has no thread that would ask.
+        let inquiries = self.inquiries.get().filter(|_| !self.is_copy()).ok_or(Error::Stopped)?;
         let store = inquiries.store.upgrade().ok_or(Error::Stopped)?;
         let shard = self.candidate.shard.clone();
         let timeout = inquiries.timeout;
@@ -400,7 +394,7 @@ impl Shared {
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
-        self.state.lock().trouble.clone()
+        self.state()?.trouble.clone()
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<Role> {
@@ -509,8 +503,8 @@ impl Leadership {
 
 impl Clone for Leadership {
     fn clone(&self) -> Self {
-        if !self.shared.is_copy()
-            && let Some(active) = &mut self.shared.state.lock().active
+        if let Some(mut state) = self.shared.state()
+            && let Some(active) = &mut state.active
         {
             active.handles += 1;
         }

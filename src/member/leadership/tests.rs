@@ -120,6 +120,7 @@ fn a_forked_process_does_not_lead_and_does_not_touch_what_it_shares() {
     let locked = shared.state.lock();
     assert!(!leadership.is_valid() && leadership.why_ending() == Some(Ending::Lost));
     assert!(!shared.is_leader() && shared.hold().is_none());
+    assert_eq!((shared.leader(), shared.trouble()), (None, None));
     assert_eq!(shared.farewell(), Some(Err(Error::Stopped)), "nothing waits there for ever");
     shared.ask();
     drop(leadership.clone());
