@@ -7,7 +7,7 @@
 //! to which task they belong. So killing the task that started first also kills the other one. COMMAND's tree is never
 //! among them.
 
-use crate::election::{CommandEnd, GUARD_PATIENCE, HookEnd, LogEvent, StandbyStop, TreeEvent};
+use crate::election::{GUARD_PATIENCE, HookEnd, LogEvent, StandbyStop, TreeEvent};
 use crate::guard::Plan;
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
@@ -75,8 +75,8 @@ enum Phase {
 struct Task {
     guard: GuardHandle,
     since: BootInstant,
-    /// Some after the command itself has ended.
-    end: Option<CommandEnd>,
+    /// Some after the command itself has ended, or could not be started.
+    end: Option<HookEnd>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,8 +188,8 @@ impl StandbyTasks {
         };
         let Some(Task { since, end, .. }) = task else { return };
         match event {
-            TreeEvent::Ended(how) => *end = Some(*how),
-            TreeEvent::NotStarted(error) => tracing::warn!(event = about, "cannot start {name}: {error}"),
+            TreeEvent::Ended(how) => *end = Some((*how).into()),
+            TreeEvent::NotStarted(error) => *end = Some(HookEnd::NotStarted(*error)),
             TreeEvent::GuardFailed => tracing::warn!(event = about, "the guard of {name} was killed or did not answer"),
             TreeEvent::Interrupted(_)
             | TreeEvent::Overran
@@ -212,11 +212,11 @@ impl StandbyTasks {
         }
     }
 
-    fn standby_ended(&mut self, end: Option<CommandEnd>, ran: Duration) {
+    fn standby_ended(&mut self, end: Option<HookEnd>, ran: Duration) {
         let pause = self.pause.after(ran);
-        let how = end.map_or_else(|| "was killed".to_owned(), |end| HookEnd::from(end).to_string());
+        let how = end.map_or_else(|| "was killed".to_owned(), |end| end.to_string());
         let line = format!("the standby command {how}; starting it again in {}", show(pause));
-        if end == Some(CommandEnd::Exited(0)) {
+        if end == Some(HookEnd::Exited(0)) {
             tracing::info!(event = EVENT, "{line}");
         } else {
             tracing::warn!(event = EVENT, "{line}");
@@ -224,14 +224,14 @@ impl StandbyTasks {
         self.restart_at = Some(Instant::now() + pause);
     }
 
-    fn hook_ended(&mut self, end: Option<CommandEnd>, ran: Duration) {
+    fn hook_ended(&mut self, end: Option<HookEnd>, ran: Duration) {
         let most = self.duties.hook_timeout;
         let how = match end {
-            Some(CommandEnd::Exited(0)) | None => None,
-            Some(CommandEnd::Signalled(9)) if ran >= most => {
+            Some(HookEnd::Exited(0)) | None => None,
+            Some(HookEnd::Signalled(9)) if ran >= most => {
                 Some(format!("was killed: it took longer than {}", show(most)))
             }
-            Some(end) => Some(HookEnd::from(end).to_string()),
+            Some(end) => Some(end.to_string()),
         };
         if let Some(how) = how {
             tracing::warn!(event = LogEvent::HookFailed.into_str(), "the hook of --on-leader-change {how}");

@@ -2,12 +2,14 @@
 
 use crate::support::fleet::{Life, children_of, helpers_of, processes_naming, stamp_program, wait_until_or};
 use crate::support::place::Place;
+use crate::support::said::Runs as _;
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 impl Place {
@@ -266,8 +268,22 @@ fn the_hooks_tree_and_the_other_are_not_mixed_up(mut place: Place) {
     place.conclude();
 }
 
+fn one_that_cannot_be_started_is_not_said_to_have_been_killed(mut place: Place) {
+    place.launch_for_long("one", &[]);
+    place.fleet.leader();
+    let script = "mount --bind /dev/null /bin/sh && exec \"$0\" \"$@\"";
+    let mut standby = Command::new("unshare");
+    standby.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_leaderrun")]);
+    standby.args(["--store", &place.url, "-w", "2s", "--standby", "true", "shard", "true"]);
+    standby.envs(place.environment.iter().copied());
+    let said = standby.said().ended(75).tells("the standby command could not be started: ");
+    assert!(!said.err.contains("killed"), "{said:?}");
+    place.conclude();
+}
+
 on_two_stores!(
     [
+        one_that_cannot_be_started_is_not_said_to_have_been_killed,
         it_is_started_again_after_it_ends,
         a_killed_candidate_takes_it_along,
         a_hook_that_hangs_is_killed_and_keeps_no_command_waiting,
