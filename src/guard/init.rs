@@ -20,6 +20,7 @@
 
 use super::policy::Order;
 use super::tree::REAPS_FOR;
+use super::watch::Watch;
 use super::wire::{Heard, Line, Report};
 use crate::election::{CommandEnd, StartError, TreeEvent};
 use crate::sys::{self, Birth, ChildState, Namespaces, SingleThread, wait_any};
@@ -27,8 +28,7 @@ use crate::time::BootInstant;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, getegid, geteuid};
 use std::ffi::{OsStr, OsString};
@@ -46,10 +46,8 @@ pub struct Inside<'a> {
     pub stop_signal: Signal,
 }
 
-/// Starts an init with COMMAND below it.
-///
-/// # Errors
-/// As [`sys::start_command`]. No process is left then.
+/// Starts an init with COMMAND below it. If it fails, no process is left, and the error is as that of
+/// [`sys::start_command`].
 pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> io::Result<(Pid, Line)> {
     let (line, inits_line) = Line::pair()?;
     let owner = (geteuid(), getegid());
@@ -120,14 +118,13 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
         // This error is about the namespace. It must not be reported as an error of exec(2) on COMMAND.
         .map_err(|_| io::Error::from_raw_os_error(sys::NO_PROCESS))
         .and_then(|()| {
-            let signals = SigSet::from(Signal::SIGCHLD);
-            let children = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-            Ok((children, sys::start_command(inside.program, inside.arguments, Birth { cgroup: None, ..birth })?))
+            let watch = Watch::new()?;
+            Ok((watch, sys::start_command(inside.program, inside.arguments, Birth { cgroup: None, ..birth })?))
         });
     match started {
-        Ok((children, command)) => {
+        Ok((watch, command)) => {
             line.report(&Report::Started { pid: command.as_raw() });
-            look_after(line, &children, command, inside.stop_signal);
+            look_after(line, watch, command, inside.stop_signal);
             sys::exit_at_once(0);
         }
         Err(error) => {
@@ -138,7 +135,7 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
 }
 
 /// Reaps, signals and reports until the namespace is empty or the guard is gone.
-fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signal) {
+fn look_after(line: &Line, mut watch: Watch, command: Pid, stop_signal: Signal) {
     let mut command = Some(command);
     loop {
         let until = BootInstant::now().plus(REAPS_FOR);
@@ -178,9 +175,8 @@ fn look_after(line: &Line, children: &SignalFd, command: Pid, stop_signal: Signa
                 Heard::Closed => return,
             }
         }
-        let sources = [line.as_fd(), children.as_fd()].map(|source| PollFd::new(source, PollFlags::POLLIN));
-        let _ = poll(&mut { sources }, if ends_are_left { PollTimeout::ZERO } else { PollTimeout::NONE });
-        while let Ok(Some(_)) = children.read_signal() {}
+        let wake_at = if ends_are_left { BootInstant::now() } else { BootInstant::NEVER };
+        let _ = watch.wait(Some(line), [None, None], None, wake_at);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a guard or backstop sleeps on: its line, the end of a child, and an instant of `CLOCK_BOOTTIME`.
+//! What a guard, a backstop or an init sleeps on: its line, the end of a child, and an instant of `CLOCK_BOOTTIME`.
 
 use super::wire::Line;
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
