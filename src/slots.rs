@@ -226,10 +226,8 @@ impl Campaign {
         Ok(directives)
     }
 
-    /// Renews the lease. Returns also the directives, if the orders came with the answer.
-    ///
-    /// # Errors
-    /// As [`Leases::renew`]. Orders that cannot be read are no error: they did not come.
+    /// Renews the lease. Returns also the directives, if the orders came with the answer. Orders that cannot be read
+    /// are no error: they did not come.
     pub async fn renew(
         &self,
         candidate: &Candidate,

@@ -39,10 +39,7 @@ pub fn terminal_size(device: impl AsFd) -> Option<(u16, u16)> {
 }
 
 /// Starts this executable again under another `name`, with exactly `environment`, with `input` as its standard input,
-/// and with `inherited` open under the same numbers.
-///
-/// # Errors
-/// The kernel's; `/proc` must be mounted.
+/// and with `inherited` open under the same numbers. `/proc` must be mounted.
 pub fn respawn(
     name: &str,
     arguments: &[OsString],
@@ -80,10 +77,8 @@ pub fn read_directory(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Resul
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads an extended attribute into `buffer`, and returns the value.
-///
-/// # Errors
-/// The kernel's: ENODATA if there is no such attribute, or this process may not see it.
+/// Reads an extended attribute into `buffer`, and returns the value. ENODATA if there is none, or this process may not
+/// see it.
 pub fn extended_attribute<'a>(file: BorrowedFd<'_>, name: &CStr, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     // SAFETY: fgetxattr(2) reads a string that ends with NUL, and writes at most as many bytes as `buffer` has.
     let length = unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
@@ -93,9 +88,6 @@ pub fn extended_attribute<'a>(file: BorrowedFd<'_>, name: &CStr, buffer: &'a mut
 
 /// How many bytes of messages the other end of a socket pair has not read yet, as the kernel counts them against the
 /// buffer of the sender (unix(7), `SIOCOUTQ`).
-///
-/// # Errors
-/// If `socket` is none.
 pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut unread: libc::c_int = 0;
     // SAFETY: this request, whose other name is SIOCOUTQ, writes one int. `unread` is one, and lives until the call has
@@ -104,10 +96,8 @@ pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(unread).unwrap_or(0))
 }
 
-/// Takes over a descriptor that this process inherited under `number`. Children will not inherit it.
-///
-/// # Errors
-/// If no such descriptor is open, or it is one of the standard three.
+/// Takes over a descriptor that this process inherited under `number`, unless it is not open, or is one of the standard
+/// three. Children will not inherit it.
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -120,9 +110,6 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
 
 /// Closes every descriptor of this process but `file`, which gets number 0. For a process that was forked and only uses
 /// that file from here on.
-///
-/// # Errors
-/// The kernel's.
 fn leave_only(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: these calls take only numbers. Whatever owns the closed descriptors is not used again, because the caller
     // never returns to it. Number 0 is open after dup2(2), and nothing else owns it.
@@ -154,8 +141,8 @@ pub fn end_by(signal: Signal, group: Option<Pid>) {
 
 /// A process, so that a signal cannot reach another one that got its number.
 ///
-/// Before Linux 5.3 the kernel cannot keep a process and its number together. Then a caller that looks at the process
-/// after it has pinned it makes a mistake only if the number changes hands between that look and the signal.
+/// Without pidfd_open(2) the kernel cannot keep a process and its number together. Then a caller that looks at the
+/// process after it has pinned it makes a mistake only if the number changes hands between that look and the signal.
 #[derive(Debug)]
 pub enum Pinned {
     Descriptor(OwnedFd),
@@ -163,19 +150,16 @@ pub enum Pinned {
 }
 
 impl Pinned {
-    /// # Errors
-    /// The kernel's: ESRCH if there is no such process.
     pub fn new(pid: Pid) -> io::Result<Self> {
         // SAFETY: pidfd_open(2) takes two integers and returns a descriptor that nothing else owns, or -1.
         match unsafe { new_descriptor(libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0)) } {
-            // An old kernel, or a filter of system calls from a time before this one.
+            // A filter of system calls from a time before this one.
             Err(Errno::ENOSYS | Errno::EPERM) => Ok(Self::Number(pid)),
             pidfd => Ok(Self::Descriptor(pidfd?)),
         }
     }
 
-    /// # Errors
-    /// The kernel's: ESRCH if it has ended, EPERM if it may not be signalled.
+    /// ESRCH if it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let pidfd = match self {
             Self::Descriptor(pidfd) => pidfd.as_raw_fd(),
@@ -188,10 +172,8 @@ impl Pinned {
     }
 }
 
-/// Asks clone(2) for what it never makes: a thread that shares no memory.
-///
-/// # Errors
-/// The kernel's, if it does not get as far as to refuse that.
+/// Asks clone(2) for what it never makes: a thread that shares no memory. An error says that it did not get as far as
+/// to refuse that.
 pub fn try_clone() -> io::Result<()> {
     // SAFETY: with this flag alone the kernel returns EINVAL, and has made nothing.
     let made = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_THREAD, 0, 0, 0, 0) };
@@ -232,10 +214,7 @@ impl ChildState {
     }
 }
 
-/// Returns the next change of any child's state without blocking. None if there is none.
-///
-/// # Errors
-/// ECHILD if there is no child.
+/// Returns the next change of any child's state without blocking. None if there is none, ECHILD if there is no child.
 pub fn wait_any(flags: WaitPidFlag) -> Result<Option<(Pid, ChildState)>, Errno> {
     let flags = (flags | WaitPidFlag::WNOHANG).bits();
     loop {
@@ -296,10 +275,7 @@ pub struct KillTimer {
 unsafe impl Send for KillTimer {}
 
 impl KillTimer {
-    /// Makes a timer that is not set.
-    ///
-    /// # Errors
-    /// The kernel's: too many timers or pending signals (`RLIMIT_SIGPENDING`).
+    /// Makes a timer that is not set. It counts as a pending signal (`RLIMIT_SIGPENDING`).
     pub fn new() -> io::Result<Self> {
         let deadly = SigevNotify::SigevSignal { signal: Signal::SIGKILL, si_value: 0 };
         let timer = Timer::new(ClockId::CLOCK_BOOTTIME, SigEvent::new(deadly))?;
@@ -452,10 +428,8 @@ pub fn unblock(signals: impl IntoIterator<Item = Signal>) {
     let _ = signals.into_iter().collect::<SigSet>().thread_unblock();
 }
 
-/// Writes as much as possible without waiting, whatever flags the open file has.
-///
-/// # Errors
-/// The kernel's: EAGAIN if it would wait, EOPNOTSUPP if this kind of file does not support the request.
+/// Writes as much as possible without waiting, whatever flags the open file has. EAGAIN if it would wait, EOPNOTSUPP if
+/// this kind of file does not support the request.
 pub fn write_now(file: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let file = file.as_fd().as_raw_fd();
@@ -472,7 +446,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
-    fn a_pinned_process_gets_the_signal_on_old_kernels_too() {
+    fn a_pinned_process_gets_the_signal_under_an_old_filter_too() {
         for number_alone in [false, true] {
             let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
             let pid = Pid::from_raw(child.id().cast_signed());

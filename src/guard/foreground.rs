@@ -132,12 +132,8 @@ impl Foreground {
         }
     }
 
-    /// Puts the candidate in the foreground again, unless a shell has put another group there.
-    pub fn take_back(&self) {
-        let _ = self.took_back();
-    }
-
-    fn took_back(&self) -> bool {
+    /// Puts the candidate in the foreground again, unless a shell has put another group there. Returns whether it did.
+    pub fn take_back(&self) -> bool {
         tcgetpgrp(&self.device).is_ok_and(|group| Some(group) == self.borrower || is_dead(group))
             && tcsetpgrp(&self.device, self.owner).is_ok()
     }
@@ -145,7 +141,7 @@ impl Foreground {
     /// COMMAND has ended and its tree is dead. Puts the modes back if a signal ended COMMAND, and the candidate in the
     /// foreground. What waits there for the terminal goes on.
     pub fn settle(&self, by_signal: bool) {
-        let took = self.took_back();
+        let took = self.take_back();
         if let Some(modes) = self.modes.as_ref().filter(|_| by_signal && self.owner_has_it()) {
             // Not TCSADRAIN, which waits for ever after Ctrl-S.
             let _ = tcsetattr(&self.device, SetArg::TCSANOW, modes);

@@ -291,7 +291,7 @@ impl Policy {
             Input::Order(Order::Because(reason)) => self.because = reason,
             Input::CommandStarted => {
                 self.ran = true;
-                self.overrun_at = self.max_run.map_or(BootInstant::NEVER, |most| now.plus(most));
+                self.overrun_at = after(now, self.max_run);
             }
             Input::CommandNotStarted(reason) => self.kill(reason, &mut effects),
             Input::CommandEnded => self.command_ended(now, &mut effects),
@@ -364,8 +364,7 @@ impl Policy {
                 effects.push(Effect::ReportUnready(HookEnd::Cut));
                 effects.push(Effect::AskTree);
                 // COMMAND might have drained without limit. The pre-start hook keeps its own timeout.
-                let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
-                self.phase = Phase::Stopping { kill_at: kill_at.min(until) };
+                self.phase = Phase::Stopping { kill_at: after(now, kill_after).min(until) };
             }
             Phase::Running => {
                 self.reason.get_or_insert(reason);
@@ -377,12 +376,11 @@ impl Policy {
                 }
             }
             Phase::PreStop { until, kill_after: before } => {
-                let kill_after = sooner(before, kill_after);
-                self.phase = Phase::PreStop { until, kill_after };
+                let shorter = [before, kill_after].into_iter().flatten().min();
+                self.phase = Phase::PreStop { until, kill_after: shorter };
             }
-            Phase::Stopping { kill_at: before } => {
-                let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
-                self.phase = Phase::Stopping { kill_at: before.min(kill_at) };
+            Phase::Stopping { kill_at } => {
+                self.phase = Phase::Stopping { kill_at: kill_at.min(after(now, kill_after)) };
             }
             Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished => {}
         }
@@ -390,8 +388,8 @@ impl Policy {
 
     /// A drain without limit ends when COMMAND has run for as long as it may, and the grace is over.
     fn ask(&mut self, now: BootInstant, kill_after: Option<Duration>, effects: &mut Effects) {
-        let kill_at = kill_after.map_or(BootInstant::NEVER, |after| now.plus(after));
-        self.phase = Phase::Stopping { kill_at: kill_at.min(self.overrun_at.max(now).plus(self.grace)) };
+        let overran = self.overrun_at.max(now).plus(self.grace);
+        self.phase = Phase::Stopping { kill_at: after(now, kill_after).min(overran) };
         effects.push(Effect::AskTree);
     }
 
@@ -491,12 +489,9 @@ impl Policy {
     }
 }
 
-/// The shorter of two waits. None is a wait without end.
-fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
+/// The end of a wait. None is a wait without end.
+fn after(now: BootInstant, wait: Option<Duration>) -> BootInstant {
+    wait.map_or(BootInstant::NEVER, |wait| now.plus(wait))
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ fn raise_to_real_time(usual: Scheduling) -> Option<i32> {
     let limit = i32::try_from(limit).unwrap_or(i32::MAX).min(HIGHEST);
     // A process with CAP_SYS_NICE is not bound by the limit.
     let mut tried = [HIGHEST, limit].into_iter();
-    tried.find(|&priority| priority > usual.priority() && Scheduling::real_time(priority).set_policy().is_ok())
+    tried.find(|&priority| priority > usual.priority && Scheduling::real_time(priority).set_policy().is_ok())
 }
 
 /// Whether the kernel would kill this process if it worked at a real-time priority for too long without a rest
@@ -113,19 +113,19 @@ fn raise_nice(usual: Scheduling) -> Priority {
     if usual.is_raised() {
         return Priority::Kept;
     }
-    let nice = (LOWEST_NICE..usual.nice()).find(|&nice| nice >= lowest_nice() && sys::set_nice(nice).is_ok());
+    let nice = (LOWEST_NICE..usual.nice).find(|&nice| nice >= lowest_nice() && sys::set_nice(nice).is_ok());
     // Both also set a flag that keeps children from inheriting the nice value.
     if sys::share_in_short_slices().is_err() {
         let _ = Scheduling::SHARED.set_policy();
     }
-    Priority::Nice(nice.unwrap_or(usual.nice()))
+    Priority::Nice(nice.unwrap_or(usual.nice))
 }
 
 /// Undoes [`raise`]. An unprivileged process cannot clear the flag that resets its children's policy. That does no
 /// harm: the guard sets COMMAND's scheduling itself.
 pub fn lower(usual: Scheduling) {
     let _ = usual.set_policy();
-    let _ = sys::set_nice(usual.nice());
+    let _ = sys::set_nice(usual.nice);
 }
 
 /// Keeps this process in memory, unless locked memory is limited: near such a limit, a growing stack would end the

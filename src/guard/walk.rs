@@ -290,7 +290,7 @@ impl<'a> Process<'a> {
     /// SIGKILL. From a caller with a real-time priority it also gets the next lower one, and so dies before others run
     /// on.
     pub fn kill(&self) {
-        let below = Scheduling::current().map_or(0, Scheduling::priority) - 1;
+        let below = Scheduling::current().map_or(0, |ours| ours.priority) - 1;
         let comes_first = below > 0 && Scheduling::real_time(below).give_to(self.pid).is_ok();
         if !self.signal(Signal::SIGKILL) && comes_first {
             let _ = Scheduling::SHARED.give_to(self.pid);

@@ -33,10 +33,7 @@ pub trait Host {
     fn next(&mut self, wake_at: BootInstant) -> impl Future<Output = io::Result<Event>>;
 
     /// Starts the guard with `deadline`; the guard starts COMMAND. `campaign` has the files that must stay open
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// Why nothing was started.
+    /// meanwhile. An error says why nothing was started.
     fn start(
         &mut self,
         candidate: &Candidate,
@@ -158,21 +155,21 @@ impl Driver {
         } else if self.election.wants_change() && !self.tasks.has(Kind::Change) {
             self.tasks.ask(Kind::Change, requests.clone().changed());
         }
-        if !self.election.is_leading() {
+        if self.election.is_leading() {
+            if !self.tasks.has(Kind::Doubt) {
+                self.tasks.ask(Kind::Doubt, requests.clone().doubted());
+            }
+            if !self.tasks.has(Kind::Rotation)
+                && let Some(schedule) = self.options.schedule.clone()
+            {
+                self.tasks.ask(Kind::Rotation, async move {
+                    schedule.comes().await;
+                    Event::RotationDue
+                });
+            }
+        } else {
             self.tasks.cancel(Kind::Doubt);
             self.tasks.cancel(Kind::Rotation);
-        }
-        if self.election.is_leading() && !self.tasks.has(Kind::Doubt) {
-            self.tasks.ask(Kind::Doubt, requests.clone().doubted());
-        }
-        if self.election.is_leading()
-            && !self.tasks.has(Kind::Rotation)
-            && let Some(schedule) = self.options.schedule.clone()
-        {
-            self.tasks.ask(Kind::Rotation, async move {
-                schedule.comes().await;
-                Event::RotationDue
-            });
         }
         let announced = self.tasks.has(Kind::Announcement);
         if announced && !self.election.is_standby() {

@@ -86,10 +86,8 @@ pub enum GuardEvent {
 }
 
 impl GuardHandle {
-    /// Starts backstop, guard and COMMAND. `lease_files` stays open in guard and backstop, and nowhere below them.
-    ///
-    /// # Errors
-    /// The kernel's error; then nothing was started.
+    /// Starts backstop, guard and COMMAND, or nothing if it fails. `lease_files` stays open in guard and backstop, and
+    /// nowhere below them.
     pub fn start(
         command: &Command,
         candidate: &Candidate,

@@ -5,6 +5,7 @@
 
 use super::boot_clock;
 use crate::exit;
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
@@ -26,10 +27,7 @@ use std::time::Duration;
 pub struct SingleThread(PhantomData<*const ()>);
 
 impl SingleThread {
-    /// Checks that this process has one thread.
-    ///
-    /// # Errors
-    /// The kernel's, or an error if this process has more than one thread. `/proc` must be mounted.
+    /// Checks that this process has one thread. `/proc` must be mounted.
     pub fn prove() -> io::Result<Self> {
         // A directory has two links, and one more for each directory in it: here, for each thread.
         if std::fs::metadata("/proc/self/task")?.nlink() != 3 {
@@ -48,10 +46,6 @@ impl SingleThread {
     }
 
     /// Forks a child into new namespaces and into the cgroup with this directory, if given. Returns None in the child.
-    ///
-    /// # Errors
-    /// The kernel's: EPERM without permission, ENOSPC with too many namespaces, ENOSYS without clone3(2) or if a system
-    /// call filter hides it.
     pub fn fork_into(&self, namespaces: Option<Namespaces>, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<Pid>> {
         /// From linux/sched.h. libc's type is too narrow for it.
         const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -101,8 +95,8 @@ impl Namespaces {
 pub struct Scheduling {
     policy: i32,
     /// Above 0 only for real-time policies.
-    priority: i32,
-    nice: i32,
+    pub priority: i32,
+    pub nice: i32,
 }
 
 impl Scheduling {
@@ -125,35 +119,17 @@ impl Scheduling {
         self.priority > 0 || self.nice < 0
     }
 
-    pub fn nice(self) -> i32 {
-        self.nice
-    }
-
-    /// 0 unless the policy is real-time.
-    pub fn priority(self) -> i32 {
-        self.priority
-    }
-
     /// Gives the calling thread this policy. Its children get the usual policy, without a raised nice value.
-    ///
-    /// # Errors
-    /// EPERM if this process may not have it.
     pub fn set_policy(self) -> io::Result<()> {
         self.give_to(THIS_THREAD)
     }
 
     /// Gives another process this policy, and none of it to its children.
-    ///
-    /// # Errors
-    /// EPERM if this process may not do that, ESRCH if there is none.
     pub fn give_to(self, process: Pid) -> io::Result<()> {
         set_scheduler(process, self.policy | libc::SCHED_RESET_ON_FORK, self.priority)
     }
 
     /// Gives the calling thread and its children all of this. Async-signal-safe.
-    ///
-    /// # Errors
-    /// EPERM if this process may not have it.
     pub fn restore(self) -> io::Result<()> {
         let policy = set_scheduler(THIS_THREAD, self.policy, self.priority);
         set_nice(self.nice).and(policy)
@@ -169,9 +145,6 @@ const SHORTEST_SLICE: Duration = Duration::from_micros(100);
 /// Among threads of one nice value the kernel then serves it first when it wakes, and interrupts another for it: the
 /// time of the slice is the thread's deadline (sched_runtime in sched_setattr(2), since Linux 6.12). Earlier kernels
 /// ignore it.
-///
-/// # Errors
-/// What the kernel says.
 pub fn share_in_short_slices() -> io::Result<()> {
     let (_, _, nice) = scheduling()?;
     let attributes = libc::sched_attr {
@@ -185,8 +158,7 @@ pub fn share_in_short_slices() -> io::Result<()> {
         sched_period: 0,
     };
     // SAFETY: sched_setattr(2) reads as many bytes as `size` says, and `attributes` has them.
-    let failed = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } < 0;
-    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(Errno::result(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) }).map(drop)?)
 }
 
 /// The policy with its flags, the priority and the nice value of the calling thread.
@@ -209,20 +181,17 @@ fn scheduling() -> io::Result<(i32, i32, i32)> {
 const THIS_THREAD: Pid = Pid::from_raw(0);
 
 fn set_scheduler(process: Pid, policy: i32, priority: i32) -> io::Result<()> {
-    let (parameter, process) = (libc::sched_param { sched_priority: priority }, process.as_raw());
+    let parameter = libc::sched_param { sched_priority: priority };
+    let process = process.as_raw();
     // SAFETY: sched_setscheduler(2) reads one sched_param, and `parameter` is one.
-    let failed = unsafe { libc::syscall(libc::SYS_sched_setscheduler, process, policy, &raw const parameter) } < 0;
-    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let set = unsafe { libc::syscall(libc::SYS_sched_setscheduler, process, policy, &raw const parameter) };
+    Ok(Errno::result(set).map(drop)?)
 }
 
 /// Sets the nice value of the calling thread.
-///
-/// # Errors
-/// EACCES if this process may not have one that low.
 pub fn set_nice(nice: i32) -> io::Result<()> {
     // SAFETY: setpriority(2) takes only numbers.
-    let failed = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } < 0;
-    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)?)
 }
 
 /// The error of [`start_command`] when the operating system refused the process, its cgroup or its namespace, rather
@@ -309,10 +278,8 @@ pub struct Birth<'a> {
     pub not_after: Duration,
 }
 
-/// Starts COMMAND as the leader of its own process group. It dies with this process.
-///
-/// # Errors
-/// The kernel's, including those of exec(2). ETIME if it is too late.
+/// Starts COMMAND as the leader of its own process group. It dies with this process. If exec(2) fails, that is the
+/// error; ETIME if it is too late.
 pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) -> io::Result<Pid> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -326,9 +293,6 @@ pub fn start_hook(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io
 
 /// Starts `sh -c TEXT` as [`start_hook`] does, without its output, and does not wait until exec(2) has succeeded. If it
 /// fails, the process ends with [`exit::NOT_FOUND`].
-///
-/// # Errors
-/// The kernel's of fork(2).
 pub fn start_check(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Pid> {
     let mut command = shell(text, told);
     command.stdout(Stdio::null());
