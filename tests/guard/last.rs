@@ -1,6 +1,7 @@
 //! The last process that can kill a tree goes on until the tree is dead.
 
-use crate::support::fleet::{PATIENCE, children_of, helpers_of, processes_naming, wait_until};
+use crate::support::fleet::{PATIENCE, children_of, helpers_of, leaderrun, processes_naming, wait_until};
+use crate::support::said::Runs as _;
 use crate::{GRACE, Script, slay};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -133,4 +134,19 @@ fn a_guard_that_is_left_alone_goes_on_however_long_the_tree_takes_to_die() {
     let end = nix::sys::wait::waitpid(member, None).unwrap();
     assert_eq!(end, nix::sys::wait::WaitStatus::Signaled(member, Signal::SIGKILL, false));
     wait_until("the guard ends", || has_ended(guard));
+}
+
+/// `killall leaderrun` asks all three to end, and only the candidate obeys.
+#[cfg(feature = "redis")]
+#[test]
+fn a_backstop_that_was_asked_to_end_gives_the_lease_of_a_killed_candidate_back_all_the_same() {
+    let place = crate::support::place::Place::remote(Box::new(crate::support::redis::Server::start()));
+    let leader = Script::start_on(Some(&place.url), &["--lease", "10m"], "echo up > $FILE; exec sleep 1000");
+    leader.wait_for("up");
+    let [backstop, _] = helpers_of(leader.child.pid());
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        kill(backstop, signal).unwrap();
+    }
+    slay(leader.child.pid());
+    leaderrun().args(["-w", "1m", "--store", &place.url, "shard", "true"]).said().good();
 }
