@@ -181,7 +181,7 @@ fn guard(
         let wake_at = if guard.policy.kills() { guard.kill() } else { guard.wake_at() };
         let inits_line = guard.inits_line().map(AsFd::as_fd);
         let keyboard = guard.keyboard.as_ref().map(AsFd::as_fd);
-        watch.wait(guard.line.as_ref(), [inits_line, keyboard], guard.tree.events(), guard.tree.wake_at(wake_at))?;
+        watch.wait(guard.line.as_ref(), [inits_line, keyboard], guard.tree.events(), guard.tree.wake_at(wake_at));
     }
 }
 

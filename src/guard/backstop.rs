@@ -214,33 +214,33 @@ impl Backstop {
                         let candidate_lives = self.line.is_some();
                         // Without an anchor, nothing waits for a frozen candidate.
                         if !anchors.is_empty() {
-                            self.outlast(&anchors, &mut watch)?;
+                            self.outlast(&anchors, &mut watch);
                         }
                         return Ok(candidate_lives);
                     }
                     self.tree.kill()
                 }
             };
-            watch.wait(self.line.as_ref(), [None, None], None, self.tree.wake_at(wake_at))?;
+            watch.wait(self.line.as_ref(), [None, None], None, self.tree.wake_at(wake_at));
         }
     }
 
     /// Waits until the candidate hangs up: it has heard that the tree is dead, or is gone. One that has not hung up by
     /// the limit is frozen, and its locks serve nobody.
-    fn outlast(&mut self, anchors: &[OwnedFd], watch: &mut Watch) -> io::Result<()> {
+    fn outlast(&mut self, anchors: &[OwnedFd], watch: &mut Watch) {
         loop {
             // Before the limit is judged: a renewal that has just arrived moves it.
             self.hear();
             if self.line.is_none() {
-                return Ok(());
+                return;
             }
             if BootInstant::now() >= self.limit {
                 for anchor in anchors {
                     anchor::cut(anchor.as_fd());
                 }
-                return Ok(());
+                return;
             }
-            watch.wait(self.line.as_ref(), [None, None], None, self.limit)?;
+            watch.wait(self.line.as_ref(), [None, None], None, self.limit);
         }
     }
 

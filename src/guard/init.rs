@@ -176,7 +176,7 @@ fn look_after(line: &Line, mut watch: Watch, command: Pid, stop_signal: Signal) 
             }
         }
         let wake_at = if ends_are_left { BootInstant::now() } else { BootInstant::NEVER };
-        let _ = watch.wait(Some(line), [None, None], None, wake_at);
+        watch.wait(Some(line), [None, None], None, wake_at);
     }
 }
 

@@ -2,13 +2,17 @@
 
 use super::wire::Line;
 use crate::time::{BootInstant, boot_timer, set_boot_timer};
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::TimerFd;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// How long a helper rests that cannot wait.
+const REFUSED: Duration = Duration::from_millis(5);
 
 pub struct Watch {
     children: SignalFd,
@@ -24,15 +28,16 @@ impl Watch {
         })
     }
 
-    /// Waits for any of them, for a line from `below`, or for `events` of a cgroup.
+    /// Waits for any of them, for a line from `below`, or for `events` of a cgroup. Where the kernel refuses to wait, as
+    /// poll(2) does once somebody has lowered our limit of descriptors, that is a moment: a helper that ended would
+    /// leave the tree to nobody.
     pub fn wait(
         &mut self,
         line: Option<&Line>,
         below: [Option<BorrowedFd<'_>>; 2],
         events: Option<BorrowedFd<'_>>,
         wake_at: BootInstant,
-    ) -> io::Result<()> {
-        set_boot_timer(&self.timer, wake_at)?;
+    ) {
         // The timer stands in for a missing source, with no events to wait for.
         let timer = self.timer.as_fd();
         let source = |fd: Option<_>, flags| PollFd::new(fd.unwrap_or(timer), fd.map_or(PollFlags::empty(), |_| flags));
@@ -44,11 +49,10 @@ impl Watch {
             source(below[1], PollFlags::POLLIN),
             source(events, PollFlags::POLLPRI),
         ];
-        match poll(&mut sources, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
+        let waited = set_boot_timer(&self.timer, wake_at).and_then(|()| Ok(poll(&mut sources, PollTimeout::NONE)?));
+        if waited.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
+            sleep(REFUSED);
         }
         while let Ok(Some(_)) = self.children.read_signal() {}
-        Ok(())
     }
 }

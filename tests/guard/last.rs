@@ -150,3 +150,18 @@ fn a_backstop_that_was_asked_to_end_gives_the_lease_of_a_killed_candidate_back_a
     slay(leader.child.pid());
     leaderrun().args(["-w", "1m", "--store", &place.url, "shard", "true"]).said().good();
 }
+
+/// poll(2) refuses to look at more files than a process may have open.
+#[test]
+fn helpers_whose_descriptors_are_taken_away_kill_the_tree_of_a_killed_candidate() {
+    let script = "trap '' TERM; setsid perl -e 'sleep 1000' \"$FILE\" & echo up > $FILE; wait";
+    let leader = Script::start(GRACE, script);
+    leader.wait_for("up");
+    for helper in helpers_of(leader.child.pid()) {
+        let helper = helper.to_string();
+        std::process::Command::new("prlimit").args(["--nofile=0:0", "--pid", &helper]).said().good();
+    }
+    slay(leader.child.pid());
+    let mark = leader.scratch.path().join("file");
+    wait_until("nothing is left", || processes_naming(&mark).is_empty());
+}
