@@ -14,12 +14,7 @@ use crate::text::in_words;
 use clap::ArgMatches;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
-use std::time::Duration;
 use tokio::runtime::Runtime;
-
-/// How long a thread that has looked up a host name is kept for the next lookup. COMMAND may use up all threads of our
-/// user meanwhile, and tokio panics if it cannot start one.
-const FOR_EVER: Duration = Duration::from_hours(1_000_000);
 
 #[derive(Debug)]
 pub enum Failure {
@@ -101,8 +96,8 @@ pub fn printed(written: io::Result<()>, fail: impl Fn(u8, &str) -> ExitCode) -> 
 
 pub fn runtime(location: &Location) -> Result<Runtime, Failure> {
     if !matches!(location, Location::File { .. }) {
-        limits::check_threads().map_err(Failure::of_os)?;
+        runtime::check_threads().map_err(Failure::of_os)?;
     }
-    let runtime = runtime::of_one_thread().thread_keep_alive(FOR_EVER).build();
+    let runtime = runtime::of_one_thread().build();
     runtime.map_err(|error| Failure::from(anyhow::Error::from(error)))
 }

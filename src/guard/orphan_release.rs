@@ -88,6 +88,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
         .ok_or_else(|| "only leaderrun starts this program".to_owned())
         .and_then(|number| read(number).map_err(|error| format!("{error}: only leaderrun starts this program")))
         .and_then(|release| {
+            runtime::check_threads()?;
             let runtime = runtime::of_one_thread().build().map_err(|error| error.to_string())?;
             let released = runtime.block_on(release.release());
             // A name lookup may hang for a long time, and nobody needs its result.

@@ -9,8 +9,6 @@ use nix::sys::resource::{Resource, getrlimit};
 use std::hint::black_box;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::thread;
-use std::time::Duration;
 
 /// Enough for the event loop, a store, a guard and a standby task.
 pub const DESCRIPTORS: usize = 32;
@@ -19,11 +17,7 @@ const STACK: u64 = 1 << 20;
 /// The guard spec is a file in memory, to which the limit on file sizes applies. Most take a kilobyte.
 const FILE: u64 = 64 << 10;
 
-/// How many times to look, a millisecond apart, whether the kernel still counts a joined thread. It does for some
-/// 0.01 ms, and for longer where much else runs.
-const MOST_LOOKS: u32 = 100;
-
-/// Checks everything but threads. It must itself use little stack.
+/// Checks memory and descriptors. It must itself use little stack.
 pub fn check() -> Result<(), String> {
     match getrlimit(Resource::RLIMIT_STACK) {
         Ok((soft, _)) if soft < STACK => {
@@ -64,25 +58,4 @@ pub fn check_files() -> Result<(), String> {
 pub fn check_timers() -> Result<(), String> {
     let refused = |error| format!("a timer is needed: {error}: raise the limit of pending signals (ulimit -i)");
     KillTimer::new().map(drop).map_err(refused)
-}
-
-/// Checks that a thread can be started. Host names are looked up in one, by a library that panics if it gets none.
-pub fn check_threads() -> Result<(), String> {
-    let before = threads();
-    let started = thread::Builder::new().spawn(|| ());
-    let ended = started.map(thread::JoinHandle::join);
-    ended.map_err(|error| format!("a thread is needed: {error}: raise the limit (ulimit -u, ulimit -v)"))?.ok();
-    // The kernel counts a thread for a moment after it was joined. Under a limit the next one would be refused.
-    for _ in 0..MOST_LOOKS {
-        if threads() <= before {
-            break;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// Our threads; None if /proc does not tell.
-fn threads() -> Option<usize> {
-    Some(std::fs::read_dir("/proc/self/task").ok()?.count())
 }

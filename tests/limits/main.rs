@@ -320,6 +320,28 @@ fn a_host_that_cannot_be_looked_up_for_want_of_a_thread_is_refused_in_one_line()
     few_processes_are_refused_in_one_line_or_suffice(&place);
 }
 
+/// It comes after all else, when nothing can be taken and given back beforehand.
+#[cfg(feature = "redis")]
+#[test]
+fn a_release_that_gets_no_thread_to_look_up_its_host_says_so_in_one_line() {
+    let place = Place::remote(Box::new(support::redis::Server::start()));
+    let url = place.url.replace("127.0.0.1", "localhost");
+    let scratch = open_to_all();
+    let [up, told] = ["up", "told"].map(|name| scratch.path().join(name));
+    let mut command = by_a_stranger(env!("CARGO_BIN_EXE_leaderrun"), &scratch);
+    command.args(["-q", "--store", &url, "s", "--", "sh", "-c", "echo up > \"$0\"; exec sleep 1000"]).arg(&up);
+    let mut candidate = start(command.stderr(File::create(&told).unwrap()));
+    wait_until("it leads", || up.exists());
+    let [backstop, _] = helpers_of(candidate.pid());
+    by_user(STRANGER).args(["prlimit", "--nproc=1:1", "--pid", &backstop.to_string()]).said().good();
+    candidate.signal(Signal::SIGKILL);
+    candidate.ends();
+    let told = || fs::read_to_string(&told).unwrap();
+    wait_until("it says why", || told().ends_with('\n'));
+    assert!(told().contains("not released after it was killed: a thread is needed: "), "{}", told());
+    assert_eq!(told().lines().count(), 1, "{}", told());
+}
+
 /// They are read again with each connection, by the thread that elects.
 #[cfg(feature = "nats")]
 #[test]
