@@ -225,10 +225,13 @@ impl Processes {
             // Nobody could wake us after Ctrl-Z, or the shell has put us in the foreground since.
             self.with_guard(|guard| guard.resume());
         } else {
-            // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. Its SIGCONT continues
-            // COMMAND as well.
+            // The shell's SIGCONT continues COMMAND as well.
             self.paused = true;
-            let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+            // Stops us as the terminal stopped COMMAND, so that the shell gets its prompt back. But a stop goes on
+            // without a terminal (`kill %1`): a candidate that is stopped does not give the lease back.
+            if self.asked.is_none() || signal != libc::SIGTTIN {
+                let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
+            }
         }
     }
 

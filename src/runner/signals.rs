@@ -13,8 +13,9 @@ use std::io;
 use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Signals that the candidate handles even if they were ignored at its start: it cannot do its work without them.
-const OWN: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGCONT, Signal::SIGTERM];
+/// Signals that the candidate handles even if they were ignored at its start: it cannot do its work without them. For a
+/// job that is stopped, a shell sends SIGCONT right after SIGTERM: what is to continue then is known to be stopping.
+const OWN: [Signal; 3] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGCONT];
 /// Signals that the candidate handles unless they were ignored at its start. SIGINT asks it to stop; the others are
 /// passed on to COMMAND. What they mean at a terminal is written in [`foreground`](crate::guard::foreground).
 const POLITE: [Signal; 6] =

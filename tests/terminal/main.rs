@@ -55,6 +55,17 @@ fn ctrl_z_stops_it_and_fg_goes_on() {
     shell.status(0);
 }
 
+/// A shell continues a stopped job that it sends SIGTERM, and COMMAND asks for the terminal, which the shell has.
+#[test]
+fn a_stopped_job_that_is_killed_ends_although_command_wants_the_terminal() {
+    let shell = Shell::start();
+    let reads = "sh -c 'trap \"\" TERM; echo up; while :; do read x; done'";
+    shell.shows(&format!("leaderrun -q --stop-timeout 1s s -- {reads}"), "\nup");
+    shell.press("C-z", "Stopped");
+    shell.line("kill %1; leaderrun -q -w 1m s true");
+    shell.status(0);
+}
+
 #[test]
 fn bg_goes_on_without_the_terminal() {
     let shell = Shell::start();
