@@ -925,6 +925,26 @@ fn the_release_waits_for_the_ledger_for_a_while() {
 }
 
 #[test]
+fn the_end_of_a_run_is_recorded_although_the_store_denies_that_for_a_moment() {
+    let end = CommandEnd::Exited(0);
+    let ends = |play: &mut Play| {
+        play.tell(Event::Tree(TreeEvent::Ended(end)));
+        play.dead();
+        play.tell(settled(Err(StoreError::denied("no"))))
+    };
+    let mut play = running_a_job();
+    assert!(matches!(&ends(&mut play)[..], [Action::Say(Notice::Trouble { .. })]));
+    assert!(has(&play.until(1.0), &ran(Ended::ByItself(end), Some(end))));
+    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
+
+    // And not for ever.
+    let mut play = running_a_job();
+    ends(&mut play);
+    let actions = play.until(8.0);
+    assert!(matches!(&actions[..], [.., Action::Say(Notice::NotSettled(_)), RELEASE]), "{actions:?}");
+}
+
+#[test]
 fn a_first_signal_does_not_cut_the_ledger_short() {
     let mut play = running_a_job();
     play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));

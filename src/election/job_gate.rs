@@ -88,12 +88,14 @@ impl Core {
         term: Term,
         answer: Answer<()>,
     ) -> Next {
-        if releasing.term != Some(term) || releasing.settling.is_none() {
+        if releasing.term != Some(term) {
             return None;
         }
+        let has_run = releasing.settling.as_ref()?.ran.is_some();
         match answer {
             Ok(()) => self.release_settled(now, releasing),
-            Err(error) if error.kind.is_final() => self.unsettled(now, releasing, error.message),
+            Err(error) if error.kind.is_final() && !has_run => self.unsettled(now, releasing, error.message),
+            // A permission may be missing for a moment only, and the job would be done again.
             Err(error) => {
                 self.release_failed(now, releasing, error.message);
                 None
