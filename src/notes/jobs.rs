@@ -133,6 +133,12 @@ impl Ledger {
         self.succeeded.as_ref().unwrap_or(&self.run)
     }
 
+    /// Whether `other` replaced this one, so that only a store which has lost writes still has it.
+    fn is_before(&self, other: &Self) -> bool {
+        let is_done = self.period == other.period && self.counting().is_success();
+        self.run.term < other.run.term && !is_done
+    }
+
     fn read(note: Option<&Note>, page: &Page, shard: &Shard) -> Answer<Option<Self>> {
         let Some(note) = note else { return Ok(None) };
         let ledger: Result<Self, _> = serde_json::from_str(&note.text);

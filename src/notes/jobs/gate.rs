@@ -2,7 +2,7 @@
 
 use super::period::Period;
 use super::{Asking, Frequency, Job, Judged, Ledger, Run, index};
-use crate::election::{Behind, Booked, Booking, Ran, Skipped};
+use crate::election::{Behind, Booked, Booking, Ended, Ran, Skipped};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::notes::update::{Edit, Start, update};
 use crate::store::{Answer, Note, Notes};
@@ -151,11 +151,21 @@ impl JobGate {
             let lasts = if first { left_until(*until) } else { lasts };
             Some(Some(Note::lasting(standing.text(), lasts.map(|left| left.max(SHORTEST)))))
         };
+        // The store may have forgotten the entry during the run. After a loss of the lease, it is also gone where an operator
+        // has cleared the job.
+        let again = || {
+            let ran = ran.filter(|ran| !matches!(ran.how, Ended::Lost(_)))?;
+            let text = Ledger { run: ours.run.settled(ran), ..ours.clone() }.text();
+            Standing { text, until: *until }.again()
+        };
         let is_settled = |run: &Run| run.is_of(&ours.run.session, ours.run.term) && run.to_millis.is_some();
         let start = Start::Expect(Some(ours.text()));
         update(store, shard, &page, "ledger", start, |standing| {
             let lasts = standing.and_then(|note| note.lasts);
-            let Some(ledger) = Ledger::read(standing, &page, shard)? else { return Ok(Edit::Leave(())) };
+            let ledger = Ledger::read(standing, &page, shard)?;
+            let Some(ledger) = ledger.filter(|standing| !standing.is_before(ours)) else {
+                return Ok(again().map_or(Edit::Leave(()), |note| Edit::Replace(Some(note), ())));
+            };
             // Written by an earlier attempt whose answer was lost.
             if is_settled(&ledger.run) || ledger.succeeded.as_ref().is_some_and(is_settled) {
                 return Ok(Edit::Leave(()));

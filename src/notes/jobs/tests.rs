@@ -2,7 +2,7 @@
 
 use super::gate::until;
 use super::*;
-use crate::election::{Booking, CommandEnd};
+use crate::election::{Booking, CommandEnd, Loss};
 use crate::fuzz;
 use crate::store::lease_store::memory::reference;
 use crate::store::notes;
@@ -126,6 +126,42 @@ async fn the_store_forgets_a_period_two_durations_after_its_first_run() {
     assert!(is_near(left().await, EVERY), "a repeat belongs to its period");
     assert_eq!(second.settle(&store, &shard, None).await, Ok(()));
     assert!(is_near(left().await, EVERY), "nor does it count if it never began");
+}
+
+#[tokio::test]
+async fn a_run_is_recorded_although_the_store_forgot_it_while_it_was_under_way() {
+    let shard = "db".parse::<Shard>().unwrap();
+    for job in [once("a", None), every(10 * MINUTE, None)] {
+        let page = job.frequency.page();
+        // Of another period, or of this name.
+        let before = ledger(0, 1, Some(1));
+        let before = Ledger {
+            period: before.period.filter(|_| page == Page::Runs),
+            run: Run { term: Term(4), ..before.run },
+            ..before
+        };
+        for kept in [None, Some(&before)] {
+            let store = reference();
+            let gate = JobGate::new(job.clone());
+            assert!(matches!(gate.book(&store, &candidate("a"), Term(5), &ALONE).await, Ok(Booking::Booked(_))));
+            let kept = kept.map(|ledger| Note::for_ever(ledger.text()));
+            let stands = async || store.read(&shard, &page).await.unwrap().map(|note| note.text);
+            let forgets = async || {
+                let text = stands().await;
+                assert_eq!(store.replace(&shard, &page, text.as_deref(), kept.as_ref()).await, Ok(true));
+            };
+            // What an operator may have cleared since is not written again, nor what never began.
+            forgets().await;
+            let lost = Ran { how: Ended::Lost(Loss::DeadlinePassed), end: None };
+            for ran in [None, Some(&lost)] {
+                assert_eq!(gate.settle(&store, &shard, ran).await, Ok(()));
+                assert_eq!(stands().await, kept.as_ref().map(|note| note.text.clone()));
+            }
+            assert_eq!(gate.settle(&store, &shard, Some(&ended(0))).await, Ok(()));
+            let next = JobGate::new(job.clone()).book(&store, &candidate("b"), Term(6), &ALONE).await;
+            assert!(matches!(next, Ok(Booking::Done(_))), "{next:?}");
+        }
+    }
 }
 
 #[tokio::test]
