@@ -202,10 +202,7 @@ impl LeaseStore {
         let holder = match (&standing.found.content, &standing.document) {
             (Content::Foreign { holder, .. }, _) => holder.clone(),
             (Content::Ours(ours), Some(document)) if ours.leadership.is_some() => document.holder(),
-            (Content::Ours(_), Some(document)) if document.revoked == Some(document.term) => {
-                Holder { owner: "a leader whose lease was revoked".to_owned(), ..forgotten(Duration::ZERO, false) }
-            }
-            _ => forgotten(Duration::ZERO, false),
+            _ => left_behind(standing, Duration::ZERO),
         };
         Some(Holder { expires_in: left.or(holder.expires_in), ..holder })
     }
@@ -216,6 +213,17 @@ impl LeaseStore {
 
     fn too_fast(&self, key: Key<'_>) -> StoreError {
         StoreError::unknown(format!("{} changes faster than it can be written", self.documents.name(key)))
+    }
+}
+
+/// A leader that the document does not name any more, but whose tree may live for so long.
+fn left_behind(standing: &Standing, left: Duration) -> Holder {
+    let holder = forgotten(left, false);
+    match &standing.document {
+        Some(document) if document.revoked == Some(document.term) => {
+            Holder { owner: "a leader whose lease was revoked".to_owned(), ..holder }
+        }
+        _ => holder,
     }
 }
 

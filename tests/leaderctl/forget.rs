@@ -102,6 +102,10 @@ fn a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead(mut place:
     let leader = place.fleet.leader();
     place.fleet.signal("c0", Signal::SIGSTOP);
     place.order(&["revoke", "--force", "--term", &leader.term.to_string(), "shard"]);
+    // It is no leader, but what it runs is not over.
+    place.ask(&["wait", "shard", "--timeout", "1s"]).refused(75, "leaderctl: shard: still nobody leads after 1s");
+    let refusal = place.ask(&["pause", "shard", "--wait=0s"]).refused(75, "").err;
+    assert!(refusal.contains("a leader whose lease was revoked has not stopped"), "{refusal}");
     let said = place.forget("shard").refused(75, "").err;
     assert!(said.contains("may live for") || said.contains("has the lease, for"), "{said}");
     place.fleet.signal("c0", Signal::SIGCONT);

@@ -3,6 +3,7 @@
 use crate::memory::{Name, Style, Tells};
 use crate::world::*;
 use leaderrun::internals::lease::Candidate;
+use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{Administration, Leases, Note, Notes, Observation, Page, Release, Renewal, Takeover};
 
 #[test]
@@ -82,6 +83,9 @@ fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended() {
         assert_eq!(now(operator.store.revoke(&shard(), term)), Ok(Release::Released));
         assert_eq!(now(operator.store.revoke(&shard(), term)), Ok(Release::NotHeld));
         assert_eq!(world.client().renew(&one, term, 2), Renewal::Revoked);
+        let report = || now(world.client().store.inspect(&shard())).unwrap();
+        let left_behind = report().holder.expect("its tree may run");
+        assert!(left_behind.term.is_none() && left_behind.expires_in > Some(LEASE - seconds(2)), "{left_behind:?}");
         advance(seconds(1));
         // It is granted with a wait, or refused until then.
         let (grant, took) = world.client().in_time(&candidate("two"));
@@ -108,6 +112,9 @@ fn a_wait_passes_from_one_leader_to_the_next_whatever_happens_in_between() {
         assert!(wait_of(&grant) >= ends - LEASE, "{grant:?}");
         assert_eq!(client.renew(&two, grant.term, 1), Renewal::Renewed);
         assert_eq!(now(client.store.release(&two, grant.term)), Ok(Release::Released));
+        let report = |store: &LeaseStore| now(store.inspect(&shard())).unwrap();
+        let left_behind = report(&world.client().store).holder.expect("its tree may run");
+        assert!(left_behind.doubt.is_some() && left_behind.expires_in > Some(ends - LEASE * 2), "{left_behind:?}");
         // One that crashes.
         let grant = world.client().granted(&candidate("three"));
         assert!(wait_of(&grant) >= ends - LEASE, "{grant:?}");
@@ -128,6 +135,7 @@ fn a_wait_passes_from_one_leader_to_the_next_whatever_happens_in_between() {
         assert_eq!(now(client.store.release(&six, grant.term)), Ok(Release::Released));
         // Until it is over for everybody.
         advance(ends + UNTIL_A_WALL_CLOCK_KNOWS);
+        assert_eq!(report(&world.client().store).holder, None);
         world.client().lead(&candidate("seven"));
     });
 }

@@ -289,7 +289,7 @@ async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
 
 /// The leader of a later term. If `to` is some, only a leader with that name.
 fn successor(report: Report, term: Term, to: Option<&str>) -> Option<Holder> {
-    let follows = |holder: &Holder| holder.term.is_none_or(|now| now > term);
+    let follows = |holder: &Holder| holder.doubt.is_none() && holder.term.is_none_or(|now| now > term);
     report.holder.filter(|holder| follows(holder) && to.is_none_or(|to| is_called(holder, to)))
 }
 

@@ -102,14 +102,16 @@ impl Watched<'_> {
     async fn look(&mut self) -> Answer<Vec<(Shard, Holder)>> {
         let Self { client, shard, .. } = *self;
         let report = client.inspect(shard).await?;
-        if let Some(holder) = report.holder {
-            return Ok(vec![(shard.clone(), holder)]);
+        // One whose tree may only be still alive is no leader, but keeps the shard from being free.
+        let counts = |holder: &&Holder| self.wants_nobody || holder.doubt.is_none();
+        if let Some(holder) = report.holder.as_ref().filter(counts) {
+            return Ok(vec![(shard.clone(), holder.clone())]);
         }
         let mut led = Vec::new();
         if let Some(slots) = &self.slots {
             for slot in slots {
                 let holder = client.inspect(slot).await?.holder;
-                led.extend(holder.map(|holder| (slot.clone(), holder)));
+                led.extend(holder.as_ref().filter(counts).map(|holder| (slot.clone(), holder.clone())));
             }
             return Ok(led);
         }
@@ -118,7 +120,8 @@ impl Watched<'_> {
         if client.store.is_metered() {
             self.slots = Some(slots.names().cloned().collect());
         }
-        led.extend(slots.led().map(|(slot, holder)| (slot.clone(), holder.clone())));
+        let led_slots = slots.led().filter(|(_, holder)| counts(holder));
+        led.extend(led_slots.map(|(slot, holder)| (slot.clone(), holder.clone())));
         match slots.hidden {
             Some(hidden) if self.wants_nobody && led.is_empty() => Err(hidden),
             _ => Ok(led),

@@ -8,7 +8,7 @@ use super::document::LedMark;
 use super::documents::{Ends, Key, Life, List, Listed, Marking, Over, Part};
 use super::marker::Reader;
 use super::seen::Standing;
-use super::{LeaseStore, MOST_ATTEMPTS, trial};
+use super::{LeaseStore, MOST_ATTEMPTS, left_behind, trial};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::store::foreign_lock;
 use crate::store::server_clock::{Wait, renewed_ago};
@@ -210,7 +210,12 @@ impl LeaseStore {
     }
 
     fn report(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Report {
-        let holder = self.holder(shard, standing, sent);
+        // A claim is granted during a wait, but nobody may say that no tree runs.
+        let waits = || {
+            let (_, over) = self.wait_of(shard, standing)?;
+            Some(left_behind(standing, over.since(BootInstant::now())))
+        };
+        let holder = self.holder(shard, standing, sent).or_else(waits);
         let document = standing.document.as_ref();
         let renewed_ago = document.and_then(|document| {
             let lease = document.lease.as_ref()?.duration();
