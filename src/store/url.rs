@@ -3,6 +3,7 @@
 //! The hazard: a URL may hold a password, and messages show what a user mistyped. So a message repeats only the scheme,
 //! the names of options, and parts that were shown to be harmless. A [`Secret`] does not print.
 
+use super::socket::Place;
 use crate::text;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
@@ -43,9 +44,8 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn with_port(&self, default: u16) -> String {
-        let port = self.port.unwrap_or(default);
-        if self.name.contains(':') { format!("[{}]:{port}", self.name) } else { format!("{}:{port}", self.name) }
+    pub fn place(&self, default_port: u16) -> Place {
+        Place::Tcp { name: self.name.clone(), port: self.port.unwrap_or(default_port) }
     }
 }
 
@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(read.user.as_deref(), Some("us@er"));
         assert_eq!(read.password.as_ref().map(Secret::expose), Some("p/w:#"));
         assert_eq!(read.hosts, [host("one", None), host("two", Some(7)), host("::1", Some(8))]);
-        assert_eq!(read.hosts[2].with_port(1), "[::1]:8");
-        assert_eq!(read.hosts[0].with_port(1), "one:1");
+        assert_eq!(read.hosts[2].place(1).to_string(), "[::1]:8");
+        assert_eq!(read.hosts[0].place(1).to_string(), "one:1");
         assert_eq!(read.path, "a b/c");
         assert_eq!(
             (read.take("x").as_deref(), read.take("x"), read.take("y").as_deref()),

@@ -1,5 +1,6 @@
 //! `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST...][/PREFIX]`, and `etcds://` with `?ca=`, `cert=` and `key=`.
 
+use crate::store::socket::Place;
 use crate::store::url::{Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt;
 
@@ -8,8 +9,8 @@ const DEFAULT_PREFIX: &str = "leaderrun";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Names and `HOST:PORT`, at least one.
-    pub(super) hosts: Vec<(String, String)>,
+    /// At least one.
+    pub(super) hosts: Vec<Place>,
     pub(super) prefix: String,
     pub(super) user: Option<(String, Secret)>,
     pub(super) tls: Option<TlsFiles>,
@@ -17,7 +18,7 @@ pub struct Address {
 
 impl Address {
     pub fn identity(&self) -> String {
-        let hosts = sorted(self.hosts.iter().map(|(_, name)| name.clone()));
+        let hosts = sorted(self.hosts.iter().map(Place::to_string));
         format!("etcd {hosts} {}", self.prefix)
     }
 
@@ -48,15 +49,15 @@ impl Address {
             "" => return Err(format!("the prefix in {scheme}:// is empty: write {scheme}://HOST/PREFIX")),
             prefix => prefix.to_owned(),
         };
-        let hosts = url.hosts.iter().map(|host| (host.name.clone(), host.with_port(PORT))).collect();
+        let hosts = url.hosts.iter().map(|host| host.place(PORT)).collect();
         Ok(Self { hosts, prefix, user, tls })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.hosts.iter().map(|(_, name)| name.as_str()).collect();
-        write!(f, "etcd at {}", names.join(","))
+        let hosts: Vec<String> = self.hosts.iter().map(Place::to_string).collect();
+        write!(f, "etcd at {}", hosts.join(","))
     }
 }
 
@@ -67,8 +68,7 @@ mod tests {
     #[test]
     fn every_part_of_a_url_is_read() {
         let address = Address::read("etcds", "//u:p%40@one,two:7,[::1]/some/prefix/?ca=/a&cert=/b&key=/c").unwrap();
-        let names: Vec<_> = address.hosts.iter().map(|(_, name)| name.as_str()).collect();
-        assert_eq!(names, ["one:2379", "two:7", "[::1]:2379"]);
+        assert_eq!(address.to_string(), "etcd at one:2379,two:7,[::1]:2379");
         assert_eq!(address.prefix, "some/prefix");
         assert_eq!(address.user.as_ref().map(|(user, password)| (user.as_str(), password.expose())), Some(("u", "p@")));
         assert!(address.tls.unwrap().cert.is_some());

@@ -9,7 +9,7 @@ use crate::store::{ErrorKind, Finding, StoreError};
 
 pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     let (mut findings, mut clusters, mut unreachable) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, (_, server)) in keys.client.address.hosts.iter().enumerate() {
+    for (index, server) in keys.client.address.hosts.iter().enumerate() {
         let status = keys.client.bounded(async {
             let connection = keys.client.connection_to(index);
             keys.client.call::<_, StatusResponse>(&connection, STATUS, Nothing {}).await
@@ -17,7 +17,7 @@ pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
         match status.await {
             Ok(status) => {
                 clusters.push(status.header.as_ref().map_or(0, |header| header.cluster_id));
-                findings.extend(check_status(server, &status));
+                findings.extend(check_status(&server.to_string(), &status));
             }
             Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => return Err(error),
             Err(error) => unreachable.push(error),

@@ -112,14 +112,14 @@ impl Client {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let wrong = |error: &dyn fmt::Display| StoreError::misconfigured(format!("a host of etcd://: {error}"));
         let mut servers = Vec::with_capacity(address.hosts.len());
-        for (host, name) in &address.hosts {
-            let endpoint = Endpoint::from_shared(format!("{scheme}://{name}")).map_err(|error| wrong(&error))?;
+        for host in &address.hosts {
+            let endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(|error| wrong(&error))?;
             let endpoint = endpoint
                 .http2_keep_alive_interval(PING_INTERVAL)
                 .keep_alive_timeout(PING_TIMEOUT)
                 // A server that is away must leave time for the others.
                 .connect_timeout(bound / 10 * 9 / u32::try_from(address.hosts.len()).unwrap_or(u32::MAX));
-            let tls = tls.clone().map(|tls| Ok((tls, ServerName::try_from(host.clone())?)));
+            let tls = tls.clone().zip(host.name()).map(|(tls, name)| Ok((tls, ServerName::try_from(name.to_owned())?)));
             let tls = tls.transpose().map_err(|error: InvalidDnsNameError| wrong(&error))?;
             servers.push(Server { endpoint, tls });
         }
@@ -212,7 +212,7 @@ impl Client {
         });
         let channel = endpoint.connect_with_connector_lazy(connect);
         Arc::new(Connection {
-            server: self.address.hosts[index].1.clone(),
+            server: self.address.hosts[index].to_string(),
             index,
             grpc: Grpc::new(channel).max_decoding_message_size(MOST),
             pending: Pending::default(),

@@ -85,7 +85,7 @@ impl Address {
         }
         let login = read_login(scheme, &mut url)?;
         let demand_tls = scheme == "nats+tls" || files.ca.is_some() || files.cert.is_some();
-        let hosts = url.hosts.iter().map(|host| host.with_port(DEFAULT_PORT)).collect();
+        let hosts = url.hosts.iter().map(|host| host.place(DEFAULT_PORT).to_string()).collect();
         Ok(Self { hosts, bucket: url.path, login, demand_tls, files, replicas, lock_key })
     }
 

@@ -4,7 +4,7 @@
 
 use super::lock_key::Keys;
 use crate::store::socket::Place;
-use crate::store::url::{Host, Secret, StoreUrl, TlsFiles, sorted};
+use crate::store::url::{Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt;
 
 pub const DEFAULT_PREFIX: &str = "leaderrun:";
@@ -106,16 +106,12 @@ fn database(scheme: &str, text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("the database of {scheme}:// is no number: write /0 or leave it out"))
 }
 
-fn place(host: &Host, port: u16) -> Place {
-    Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(port) }
-}
-
 fn tcp(scheme: &str, url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
     url.some_host()?;
     if url.hosts.len() > 1 {
         return Err(format!("{scheme}:// names several servers: for those of one master write {scheme}+sentinel://"));
     }
-    Ok((Target::At(place(&url.hosts[0], PORT)), database(scheme, &url.path)?))
+    Ok((Target::At(url.hosts[0].place(PORT)), database(scheme, &url.path)?))
 }
 
 fn unix(url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {
@@ -140,7 +136,7 @@ fn sentinel(scheme: &str, url: &mut StoreUrl<'_>) -> Result<(Target, u32), Strin
     let (master, db) = (master.to_owned(), database(scheme, db)?);
     let (user, password) = (url.take("sentinel_user"), url.take("sentinel_password").map(Secret::from));
     let login = read_login(scheme, user, password, "sentinel_user= and sentinel_password=")?;
-    let sentinels = url.hosts.iter().map(|host| place(host, SENTINEL_PORT)).collect();
+    let sentinels = url.hosts.iter().map(|host| host.place(SENTINEL_PORT)).collect();
     Ok((Target::Sentinel { sentinels, master, login }, db))
 }
 

@@ -116,7 +116,7 @@ fn places(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<Vec<Place>, String
         ));
     }
     let hosts = url.hosts.iter();
-    Ok(hosts.map(|host| Place::Tcp { name: host.name.clone(), port: host.port.unwrap_or(default_port) }).collect())
+    Ok(hosts.map(|host| host.place(default_port)).collect())
 }
 
 fn tls(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<(TlsMode, TlsFiles), String> {
