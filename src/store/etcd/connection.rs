@@ -12,74 +12,45 @@
 use super::address::Address;
 use super::failure::{explain, is_local};
 use super::proto::{
-    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchRequest, WatchResponse,
 };
 use crate::lease::show;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::joined;
 use crate::store::kept_connection::{self, Kept, Pending, in_doubt};
-use crate::store::socket::Bytes;
-use crate::store::url::TlsFiles;
+use crate::store::socket::{Bytes, Place};
 use crate::store::{ErrorKind, StoreError, tls};
-use futures_util::stream;
-use futures_util::stream::StreamExt;
-use hyper_util::client::legacy::connect::HttpConnector;
+use futures_util::stream::{self, Stream, StreamExt};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::pki_types::{InvalidDnsNameError, ServerName};
-use std::convert::Infallible;
-use std::fmt;
+use rustls::pki_types::ServerName;
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tonic::client::Grpc;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
-use tower::{BoxError, ServiceExt, service_fn};
+use tower::{BoxError, service_fn};
 
 /// For watches. etcd closes connections that are pinged more often than every 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Client {
-    servers: Vec<Server>,
     /// Its prefix is the range of keys to name when a permission is missing.
     pub address: Address,
     pub bound: Duration,
-    /// The possible reason, if a connection ends before its first success.
-    pub doubt: &'static str,
+    tls: Option<TlsConnector>,
     shared: Kept<Connection>,
     /// The server of the next connection.
     next: AtomicUsize,
-    token: Mutex<Token>,
-}
-
-struct Server {
-    endpoint: Endpoint,
-    /// With the name that the server's certificate must hold.
-    tls: Option<(TlsConnector, ServerName<'static>)>,
-}
-
-fn tls(files: &TlsFiles) -> Result<TlsConnector, StoreError> {
-    let mut config = tls::client_config(files)?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-#[derive(Clone, Default)]
-enum Token {
-    #[default]
-    Unknown,
-    /// etcd has authentication turned off.
-    NotNeeded,
-    Known(String),
+    /// Empty while etcd has authentication turned off. None: it is not known.
+    token: Mutex<Option<String>>,
 }
 
 pub struct Connection {
@@ -98,40 +69,24 @@ impl Connection {
     }
 }
 
-/// A watch. It goes on until it is dropped.
-pub struct Watch {
-    pub events: Streaming<WatchResponse>,
-    /// Our side of the stream.
-    _open: oneshot::Sender<Infallible>,
-}
-
 impl Client {
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        let bound = kept_connection::bound(request_timeout);
-        let tls = address.tls.as_ref().map(tls).transpose()?;
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let wrong = |error: &dyn fmt::Display| StoreError::misconfigured(format!("a host of etcd://: {error}"));
-        let mut servers = Vec::with_capacity(address.hosts.len());
-        for host in &address.hosts {
-            let endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(|error| wrong(&error))?;
-            let endpoint = endpoint
-                .http2_keep_alive_interval(PING_INTERVAL)
-                .keep_alive_timeout(PING_TIMEOUT)
-                // A server that is away must leave time for the others.
-                .connect_timeout(bound / 10 * 9 / u32::try_from(address.hosts.len()).unwrap_or(u32::MAX));
-            let tls = tls.clone().zip(host.name()).map(|(tls, name)| Ok((tls, ServerName::try_from(name.to_owned())?)));
-            let tls = tls.transpose().map_err(|error: InvalidDnsNameError| wrong(&error))?;
-            servers.push(Server { endpoint, tls });
+        let tls = address.tls.as_ref().map(tls::client_config).transpose()?.map(|mut config| {
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            TlsConnector::from(Arc::new(config))
+        });
+        for name in address.hosts.iter().filter_map(Place::name).filter(|_| tls.is_some()) {
+            let wrong = |error| StoreError::misconfigured(format!("the host {name} of etcds://: {error}"));
+            ServerName::try_from(name).map_err(wrong)?;
         }
-        assert!(!servers.is_empty(), "a store URL names a host");
-        // With TLS 1.3 a server rejects a client after the handshake, and may close the connection without a word.
-        let doubt = match &address.tls {
-            Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
-            Some(_) => "does it want a certificate, by cert= and key=?",
-            None => "is it etcd, and does it want TLS, by etcds://?",
-        };
-        let (address, shared) = (address.clone(), Kept::default());
-        Ok(Self { servers, address, bound, doubt, shared, next: AtomicUsize::new(0), token: Mutex::default() })
+        Ok(Self {
+            address: address.clone(),
+            bound: kept_connection::bound(request_timeout),
+            tls,
+            shared: Kept::default(),
+            next: AtomicUsize::new(0),
+            token: Mutex::default(),
+        })
     }
 
     pub async fn bounded<T>(&self, operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -148,29 +103,24 @@ impl Client {
     {
         self.bounded(async {
             let mut failed: Option<StoreError> = None;
-            let mut servers_left = self.servers.len();
+            let mut servers_left = self.address.hosts.len();
             loop {
                 let connection = self.connection();
-                let was_proven = connection.is_proven();
-                let logged_in = async {
+                servers_left -= usize::from(!connection.is_proven());
+                let attempted = async {
                     // Before the requests of an attempt, which keep their order.
                     self.log_in(&connection).await?;
                     attempt(Arc::clone(&connection)).await
                 };
-                let error = match logged_in.await {
-                    Ok(answer) => return Ok(answer),
-                    Err(error) => error,
-                };
-                servers_left -= usize::from(!was_proven);
-                let has_ended = connection.broken.load(Ordering::Relaxed);
-                let error = match failed {
-                    Some(earlier) if earlier.kind == ErrorKind::NotApplied && error.kind == earlier.kind => {
+                let error = match (attempted.await, failed) {
+                    (Ok(answer), _) => return Ok(answer),
+                    (Err(error), None) => error,
+                    (Err(error), Some(earlier)) if [earlier.kind, error.kind] == [ErrorKind::NotApplied; 2] => {
                         joined(&[earlier, error])
                     }
-                    Some(earlier) => in_doubt(&earlier, error),
-                    None => error,
+                    (Err(error), Some(earlier)) => in_doubt(&earlier, error),
                 };
-                if !has_ended || servers_left == 0 {
+                if servers_left == 0 || !connection.broken.load(Ordering::Relaxed) {
                     return Err(error);
                 }
                 failed = Some(error);
@@ -194,25 +144,29 @@ impl Client {
 
     /// Its first request makes it. The library's own TLS trusts no certificate that is self-signed.
     pub fn connection_to(&self, index: usize) -> Arc<Connection> {
-        let Server { endpoint, tls } = &self.servers[index];
-        // As the library's own.
-        let mut network = HttpConnector::new();
-        network.enforce_http(false);
-        network.set_nodelay(true);
-        let tls = tls.clone();
-        let connect = service_fn(move |uri: Uri| {
-            let (connecting, tls) = (network.clone().oneshot(uri), tls.clone());
+        let (place, tls) = (self.address.hosts[index].clone(), self.tls.clone());
+        let server = place.to_string();
+        // A server that is away must leave time for the others.
+        let share = self.bound / 10 * 9 / u32::try_from(self.address.hosts.len()).unwrap_or(u32::MAX);
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{server}")).expect("a host and a port make a URL");
+        let endpoint = endpoint.http2_keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+        let connect = service_fn(move |_: Uri| {
+            let (place, tls) = (place.clone(), tls.clone());
             async move {
-                let stream = Counted::new(connecting.await?.into_inner(), &Allowance::of(MOST));
-                Ok::<_, BoxError>(TokioIo::new(match tls {
-                    Some((tls, name)) => Box::new(tls.connect(name, stream).await?) as Box<dyn Bytes>,
+                let stream = Counted::new(place.reach(Instant::now() + share).await?, &Allowance::of(MOST));
+                Ok::<_, BoxError>(TokioIo::new(match tls.zip(place.name()) {
+                    Some((tls, name)) => {
+                        let name = ServerName::try_from(name.to_owned())?;
+                        Box::new(tls.connect(name, stream).await?) as Box<dyn Bytes>
+                    }
                     None => Box::new(stream),
                 }))
             }
         });
-        let channel = endpoint.connect_with_connector_lazy(connect);
+        let channel = endpoint.connect_timeout(share).connect_with_connector_lazy(connect);
         Arc::new(Connection {
-            server: self.address.hosts[index].to_string(),
+            server,
             index,
             grpc: Grpc::new(channel).max_decoding_message_size(MOST),
             pending: Pending::default(),
@@ -221,29 +175,29 @@ impl Client {
         })
     }
 
-    fn distrust(&self, connection: &Arc<Connection>) {
+    pub fn distrust(&self, connection: &Arc<Connection>) {
         if self.shared.forget(connection) {
-            self.next.store((connection.index + 1) % self.servers.len(), Ordering::Relaxed);
+            self.next.store((connection.index + 1) % self.address.hosts.len(), Ordering::Relaxed);
         }
     }
 
     async fn log_in(&self, connection: &Arc<Connection>) -> Result<(), StoreError> {
         let Some((name, password)) = &self.address.user else { return Ok(()) };
-        if !matches!(*self.token.lock(), Token::Unknown) {
+        if self.token.lock().is_some() {
             return Ok(());
         }
         let request = AuthenticateRequest { name: name.clone(), password: password.expose().to_owned() };
-        let answer: Result<AuthenticateResponse, Status> = self.send(connection, AUTHENTICATE, request).await;
-        *self.token.lock() = match answer {
-            Ok(answer) => Token::Known(answer.token),
-            Err(status) if status.message().contains("authentication is not enabled") => Token::NotNeeded,
-            // Sending a password twice does no harm, so nothing is in doubt.
+        let token = match self.send(connection, AUTHENTICATE, request).await {
+            Ok(AuthenticateResponse { token }) => token,
+            Err(status) if status.message().contains("authentication is not enabled") => String::new(),
             Err(status) => {
                 let error = explain(self, connection, AUTHENTICATE, &status);
-                let is_in_doubt = error.kind == ErrorKind::Unknown;
-                return Err(if is_in_doubt { StoreError::not_applied(error.message) } else { error });
+                // Sending a password twice does no harm, so nothing is in doubt.
+                let is_final = error.kind.is_final();
+                return Err(if is_final { error } else { StoreError { kind: ErrorKind::NotApplied, ..error } });
             }
         };
+        *self.token.lock() = Some(token);
         Ok(())
     }
 
@@ -254,17 +208,21 @@ impl Client {
     {
         self.log_in(connection).await?;
         let mut answer = self.send(connection, method, request.clone()).await;
-        if answer.as_ref().is_err_and(|status| self.token_is_stale(status)) {
-            *self.token.lock() = Token::Unknown;
+        if answer.as_ref().is_err_and(|status| self.forgets_stale_token(status)) {
             self.log_in(connection).await?;
             answer = self.send(connection, method, request).await;
         }
         answer.map_err(|status| explain(self, connection, method, &status))
     }
 
-    fn token_is_stale(&self, status: &Status) -> bool {
+    /// Whether etcd refused the token. Then the next request logs in.
+    fn forgets_stale_token(&self, status: &Status) -> bool {
         const SIGNS: [&str; 3] = ["invalid auth token", "revision of auth store is old", "user name is empty"];
-        self.address.user.is_some() && SIGNS.iter().any(|sign| status.message().contains(sign))
+        let is_stale = self.address.user.is_some() && SIGNS.iter().any(|sign| status.message().contains(sign));
+        if is_stale {
+            *self.token.lock() = None;
+        }
+        is_stale
     }
 
     async fn send<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, Status>
@@ -273,89 +231,74 @@ impl Client {
         A: prost::Message + Default + 'static,
     {
         // A stream of one message, also for a method that streams: LeaseKeepAlive answers each request once.
-        let request = self.dressed(method, Request::new(stream::once(ready(request))));
-        let mut grpc = connection.grpc.clone();
-        let answer = async {
-            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-            grpc.client_streaming(request, path(method), ProstCodec::<Q, A>::default()).await
-        };
-        self.heard(connection, answer).await
+        let (answer, mut rest) = self.ask(connection, method, stream::once(ready(request))).await?;
+        // Else the library would cancel what is already done.
+        let _ = rest.trailers().await;
+        Ok(answer)
     }
 
-    /// Waits for an answer on `connection`, and notes whether that is of use.
-    async fn heard<A>(
-        &self,
-        connection: &Arc<Connection>,
-        answer: impl Future<Output = Result<Response<A>, Status>>,
-    ) -> Result<A, Status> {
-        // Without an answer it is not trusted any more.
-        let asked = connection.pending.begin(kept_connection::patience(self.bound), |_| self.distrust(connection));
-        let answer = answer.await;
-        if answer.as_ref().is_err_and(is_local) {
-            connection.broken.store(true, Ordering::Relaxed);
-        }
-        match &answer {
-            // This member cannot answer; another one may.
-            Err(status) if is_local(status) || matches!(status.code(), Code::Unavailable | Code::Unimplemented) => {
-                drop(asked);
-            }
-            Ok(_) | Err(_) => {
-                connection.proven.store(true, Ordering::Relaxed);
-                asked.answered();
-            }
-        }
-        answer.map(Response::into_inner)
-    }
-
-    /// The bound applies only to the beginning.
+    /// The first answer to these requests, and those that follow. The bound applies only to the first one.
     pub async fn watch(
         &self,
         connection: &Arc<Connection>,
-        keys: Vec<WatchCreateRequest>,
-    ) -> Result<Watch, StoreError> {
-        let (open, ended) = oneshot::channel::<Infallible>();
-        let create = stream::iter(keys).map(|key| WatchRequest { create_request: Some(key) });
-        let requests = create.chain(stream::pending().take_until(ended));
-        let mut grpc = connection.grpc.clone();
+        requests: impl Stream<Item = WatchRequest> + Send + 'static,
+    ) -> Result<impl Stream<Item = Result<WatchResponse, Status>> + Unpin, StoreError> {
         let begun = async {
             self.log_in(connection).await?;
-            let requests = self.dressed(WATCH, Request::new(requests));
-            let events = async {
-                grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-                grpc.streaming(requests, path(WATCH), ProstCodec::<_, WatchResponse>::default()).await
-            };
-            let events = self.heard(connection, events).await;
-            events.map_err(|status| explain(self, connection, WATCH, &status))
+            let answered = self.ask(connection, WATCH, requests).await;
+            answered.map_err(|status| self.watch_ended(connection, &status))
         };
-        Ok(Watch { events: self.bounded(begun).await?, _open: open })
+        let (first, rest) = self.bounded(begun).await?;
+        Ok(stream::once(ready(Ok(first))).chain(rest))
     }
 
     pub fn watch_ended(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
-        if self.token_is_stale(status) {
-            *self.token.lock() = Token::Unknown;
-        }
+        self.forgets_stale_token(status);
         self.distrust(connection);
         explain(self, connection, WATCH, status)
     }
 
-    fn dressed<T>(&self, method: Method, mut request: Request<T>) -> Request<T> {
+    /// Waits for the first answer on `connection`, and notes whether that is of use.
+    async fn ask<Q, A>(
+        &self,
+        connection: &Arc<Connection>,
+        method: Method,
+        requests: impl Stream<Item = Q> + Send + 'static,
+    ) -> Result<(A, Streaming<A>), Status>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let mut request = Request::new(requests);
         // With this header a member without a leader reports that at once, and ends its watches. Not for the question
         // about the status itself.
         if method != STATUS {
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         }
-        if let Token::Known(token) = &*self.token.lock()
-            && let Ok(token) = MetadataValue::try_from(token)
-        {
+        let token = self.token.lock().clone().filter(|token| !token.is_empty());
+        if let Some(token) = token.and_then(|token| MetadataValue::try_from(token).ok()) {
             request.metadata_mut().insert("token", token);
         }
-        request
+        let mut grpc = connection.grpc.clone();
+        let path = method.parse().expect("the paths of etcd's methods are paths");
+        // Without an answer it is not trusted any more.
+        let asked = connection.pending.begin(kept_connection::patience(self.bound), |_| self.distrust(connection));
+        let answer = async {
+            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+            let mut answers = grpc.streaming(request, path, ProstCodec::default()).await?.into_inner();
+            let first = answers.message().await?.ok_or_else(|| Status::internal("it says nothing"))?;
+            Ok((first, answers))
+        };
+        let answer = answer.await;
+        match &answer {
+            Err(status) if is_local(status) => connection.broken.store(true, Ordering::Relaxed),
+            // This member cannot answer; another one may.
+            Err(status) if matches!(status.code(), Code::Unavailable | Code::Unimplemented) => {}
+            Ok(_) | Err(_) => {
+                connection.proven.store(true, Ordering::Relaxed);
+                asked.answered();
+            }
+        }
+        answer
     }
-}
-
-fn path<P: std::str::FromStr>(method: Method) -> P
-where
-    P::Err: std::fmt::Debug,
-{
-    method.parse().expect("the paths of etcd's methods are paths")
 }

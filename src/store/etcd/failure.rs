@@ -4,7 +4,7 @@
 //! outcome. And etcd's words may name anything, but never the password, which travels in one request only.
 
 use super::connection::{Client, Connection};
-use super::proto::{Method, name_of};
+use super::proto::Method;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, complaint};
 use crate::store::error::{causes, in_short, innermost_of};
@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 
 pub fn explain(client: &Client, connection: &Connection, method: Method, status: &Status) -> StoreError {
     let (server, prefix) = (&connection.server, &client.address.prefix);
+    let request = method.rsplit('/').next().unwrap_or(method);
     let said = status.message().trim_start_matches("etcdserver: ");
     let whom =
         client.address.user.as_ref().map_or_else(|| "this client".to_owned(), |(user, _)| format!("user {user}"));
@@ -23,7 +24,7 @@ pub fn explain(client: &Client, connection: &Connection, method: Method, status:
         let mut cause = innermost_of(source, "etcd");
         let is_connected = !causes(source).any(<dyn Error>::is::<tonic::ConnectError>);
         if is_connected && !connection.is_proven() {
-            cause = format!("{} ({})", cause.trim_end_matches(": is it etcd?"), client.doubt);
+            cause = format!("{} ({})", cause.trim_end_matches(": is it etcd?"), doubt(client));
         }
         if !is_connected || cause.contains("received fatal alert") {
             StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}")).because(source)
@@ -32,18 +33,27 @@ pub fn explain(client: &Client, connection: &Connection, method: Method, status:
         }
     } else if status.code() == Code::PermissionDenied || said.contains("permission denied") {
         StoreError::denied(format!(
-            "etcd at {server} denied {whom} a {} of keys that begin with {prefix}/: grant a role of that user \
-             readwrite on them (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/)",
-            name_of(method)
+            "etcd at {server} denied {whom} a {request} of keys that begin with {prefix}/: grant a role of that user \
+             readwrite on them (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/)"
         ))
     } else if said.contains("user name is empty") {
         StoreError::denied(format!("etcd at {server} requires a login: write {{etcd,etcds}}://USER:PASSWORD@HOST"))
     } else if said.contains("invalid user ID or password") {
         StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
     } else if status.code() == Code::Unauthenticated {
-        StoreError::denied(format!("etcd at {server} denied {whom} a {}: {said}", name_of(method)))
+        StoreError::denied(format!("etcd at {server} denied {whom} a {request}: {said}"))
     } else {
-        answered_with(server, method, status.code(), said)
+        answered_with(server, request, status.code(), said)
+    }
+}
+
+/// The possible reason why a connection ended before its first success. With TLS 1.3 a server rejects a client after
+/// the handshake, and may close the connection without a word.
+fn doubt(client: &Client) -> &'static str {
+    match &client.address.tls {
+        Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
+        Some(_) => "does it want a certificate, by cert= and key=?",
+        None => "is it etcd, and does it want TLS, by etcds://?",
     }
 }
 
@@ -53,7 +63,7 @@ fn is_too_long(status: &Status) -> bool {
 }
 
 /// The error for an answer that any etcd may give to any request.
-fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreError {
+fn answered_with(server: &str, request: &str, code: Code, said: &str) -> StoreError {
     let mut said = in_short(said);
     if said.is_empty() {
         let _ = write!(said, "{}", code.description());
@@ -66,16 +76,15 @@ fn answered_with(server: &str, method: Method, code: Code, said: &str) -> StoreE
         Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
             StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
         }
-        Code::Unimplemented => StoreError::misconfigured(format!(
-            "{server} does not know {}: it is not etcd 3.4 or later",
-            name_of(method)
-        )),
+        Code::Unimplemented => {
+            StoreError::misconfigured(format!("{server} does not know {request}: it is not etcd 3.4 or later"))
+        }
         Code::DataLoss => StoreError::misconfigured(format!("etcd at {server} is damaged: {said}")),
         // Turned away before the server handled it.
         Code::ResourceExhausted | Code::InvalidArgument | Code::OutOfRange | Code::NotFound => {
-            StoreError::not_applied(format!("etcd at {server} refused a {}: {said}", name_of(method)))
+            StoreError::not_applied(format!("etcd at {server} refused a {request}: {said}"))
         }
-        _ => StoreError::unknown(format!("etcd at {server} failed at a {}: {said}", name_of(method))),
+        _ => StoreError::unknown(format!("etcd at {server} failed at a {request}: {said}")),
     }
 }
 

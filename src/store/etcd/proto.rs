@@ -17,10 +17,6 @@ pub const LEASE_TIME_TO_LIVE: Method = "/etcdserverpb.Lease/LeaseTimeToLive";
 pub const AUTHENTICATE: Method = "/etcdserverpb.Auth/Authenticate";
 pub const STATUS: Method = "/etcdserverpb.Maintenance/Status";
 
-pub fn name_of(method: Method) -> &'static str {
-    method.rsplit('/').next().unwrap_or(method)
-}
-
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident {
         $($(#[$field_doc:meta])* $field:ident: $type:ty = ($($how:tt)+),)*
@@ -47,6 +43,7 @@ messages! {
         /// Zero: no lease.
         lease: i64 = (int64, tag = "6"),
     }
+    /// And DeleteRangeRequest, which has no limit.
     RangeRequest {
         key: Vec<u8> = (bytes = "vec", tag = "1"),
         /// Empty: the one key. Otherwise all keys from that one up to this one, exclusive.
@@ -66,16 +63,13 @@ messages! {
         value: Vec<u8> = (bytes = "vec", tag = "2"),
         lease: i64 = (int64, tag = "3"),
     }
-    DeleteRangeRequest {
-        key: Vec<u8> = (bytes = "vec", tag = "1"),
-    }
     /// A message whose fields do not matter.
     Nothing {}
     /// One of them.
     RequestOp {
         range: Option<RangeRequest> = (message, optional, tag = "1"),
         put: Option<PutRequest> = (message, optional, tag = "2"),
-        delete: Option<DeleteRangeRequest> = (message, optional, tag = "3"),
+        delete: Option<RangeRequest> = (message, optional, tag = "3"),
     }
     /// None: the answer to a put or a delete.
     ResponseOp {
@@ -153,8 +147,12 @@ messages! {
 /// A filter that hides puts.
 pub const NO_PUT: i32 = 0;
 
+fn one(key: &[u8]) -> RangeRequest {
+    RangeRequest { key: key.to_vec(), ..RangeRequest::default() }
+}
+
 pub fn get(key: &[u8]) -> RequestOp {
-    range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() })
+    range(one(key))
 }
 
 pub fn range(request: RangeRequest) -> RequestOp {
@@ -166,7 +164,7 @@ pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
 }
 
 pub fn delete(key: &[u8]) -> RequestOp {
-    RequestOp { delete: Some(DeleteRangeRequest { key: key.to_vec() }), ..RequestOp::default() }
+    RequestOp { delete: Some(one(key)), ..RequestOp::default() }
 }
 
 /// The key was last changed at that revision; zero: it is absent.

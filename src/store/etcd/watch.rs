@@ -3,13 +3,16 @@
 //! The hazard: what happens before etcd has begun a watch is not shown by it, and etcd forgets the revisions from which
 //! it could be shown. So the documents are looked at once etcd has begun all watches, and again at each deletion.
 
-use super::proto::{NO_PUT, WatchCreateRequest};
+use super::proto::{NO_PUT, WatchCreateRequest, WatchRequest};
 use super::{Keys, has_key};
 use crate::lease::Shard;
 use crate::store::StoreError;
 use crate::store::lease_store::documents::{Documents, EachSeen, Found, Key};
+use futures_util::stream::{self, StreamExt};
+use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tonic::Status;
 
@@ -23,15 +26,18 @@ impl Keys {
         let watched = keys.iter().zip(1..).filter_map(|(&key, watch_id)| {
             Some(WatchCreateRequest { key: self.names.beside(key)?, filters: vec![NO_PUT], watch_id })
         });
-        let watched: Vec<_> = watched.collect();
+        let watched: Vec<_> = watched.map(|of| WatchRequest { create_request: Some(of) }).collect();
         let mut to_begin = watched.len();
-        let mut watch = self.client.watch(&connection, watched).await?;
+        // etcd ends the watch once our side of it ends, which is when this is dropped.
+        let (_open, dropped) = oneshot::channel::<Infallible>();
+        let requests = stream::iter(watched).chain(stream::pending().take_until(dropped));
+        let mut watch = self.client.watch(&connection, requests).await?;
         let ended = loop {
-            let seen = match watch.events.message().await {
-                Ok(Some(seen)) if seen.canceled => break Status::unavailable(seen.cancel_reason),
-                Ok(Some(seen)) => seen,
-                Ok(None) => break Status::unavailable("the watch ended"),
-                Err(status) => break status,
+            let seen = match watch.next().await {
+                Some(Ok(seen)) if seen.canceled => break Status::unavailable(seen.cancel_reason),
+                Some(Ok(seen)) => seen,
+                Some(Err(status)) => break status,
+                None => break Status::unavailable("the watch ended"),
             };
             to_begin = to_begin.saturating_sub(usize::from(seen.created));
             let index = usize::try_from(seen.watch_id.saturating_sub(1)).unwrap_or(usize::MAX);
