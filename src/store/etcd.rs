@@ -42,7 +42,7 @@ use super::lease_store::documents::{
     Touch, Touched, Version, random_name, strange,
 };
 use super::server_clock::Clock;
-use super::{ErrorKind, Finding, Holder, StoreError, parallel};
+use super::{ErrorKind, Finding, Holder, Page, StoreError, parallel};
 use crate::lease::Shard;
 use connection::{Client, Connection};
 use document::{Names, Record, Revisions};
@@ -158,16 +158,10 @@ impl Keys {
         Ok(Self { client, names, leases, past: Mutex::default(), young: Mutex::default() })
     }
 
-    async fn transact(&self, request: TxnRequest, keys: &[Key<'_>]) -> Result<Answer, StoreError> {
-        let request = &request;
-        let send = |on: Arc<Connection>| async move { self.transact_on(&on, request.clone(), keys).await };
-        self.client.operate(send).await
-    }
-
     /// After what it writes, and also if it writes nothing, it reads these keys and the marker.
-    async fn transact_on(
+    async fn transact(
         &self,
-        connection: &Arc<Connection>,
+        connection: Arc<Connection>,
         mut request: TxnRequest,
         keys: &[Key<'_>],
     ) -> Result<Answer, StoreError> {
@@ -176,7 +170,7 @@ impl Keys {
         request.success.extend(read.iter().map(|name| get(name)));
         request.failure.extend(read.iter().map(|name| get(name)));
         let earlier = self.past.lock().highest;
-        let answer: TxnResponse = self.client.call(connection, TXN, request).await?;
+        let answer: TxnResponse = self.client.call(&connection, TXN, request).await?;
         let header = answer.header.unwrap_or_default();
         let mut ranges: Vec<_> = answer.responses.into_iter().filter_map(|response| response.range).collect();
         let Some(others) = ranges.len().checked_sub(read.len()) else {
@@ -239,12 +233,20 @@ impl Keys {
         }))
     }
 
+    async fn judge_all(
+        &self,
+        connection: &Arc<Connection>,
+        keys: &[Key<'_>],
+        stands: Vec<Stands>,
+    ) -> Result<Vec<Found>, StoreError> {
+        let stands = keys.iter().zip(stands);
+        parallel::try_all(stands.map(|(&key, stands)| self.judge(Arc::clone(connection), key, stands))).await
+    }
+
     async fn read(&self, connection: Arc<Connection>, keys: &[Key<'_>]) -> Result<Vec<Found>, StoreError> {
         for _ in 0..MOST_ATTEMPTS {
-            let answer = self.transact_on(&connection, TxnRequest::default(), keys).await?;
-            let stands = keys.iter().zip(answer.stands);
-            let judged = stands.map(|(&key, stands)| self.judge(Arc::clone(&connection), key, stands));
-            let found = parallel::try_all(judged).await?;
+            let answer = self.transact(Arc::clone(&connection), TxnRequest::default(), keys).await?;
+            let found = self.judge_all(&connection, keys, answer.stands).await?;
             // An etcd lease that is gone has taken its key with it. Where the key stood, the document may name another
             // one by now.
             let is_over = |found: &Found| found.ours().is_some_and(|ours| ours.life == Life::Over);
@@ -321,52 +323,39 @@ impl Documents for Keys {
         let (Over::Exactly(over) | Over::Text(over)) = over;
         let write = random_name()?;
         let before = Revisions::read(&over.version.write).lease;
-        let is_announcement = matches!(key, Key::Note(_, super::Page::Standby(_)));
-        let is_claim = matches!(key, Key::Shard(_)) && draft.sequence == 0;
-        let mut granted = None;
-        let lease = match draft.ends {
-            Ends::In(lasts) if is_announcement => self.leases.announce(lasts).await?,
-            Ends::In(lasts) => {
-                let lease = self.leases.grant(lasts).await?;
-                // What a claim that is given up leaves must come to nothing, however late it arrives.
-                if is_claim { granted.insert(lease).id } else { lease.keep() }
-            }
-            Ends::Keep | Ends::Now | Ends::Never => 0,
+        let is_announcement = matches!(key, Key::Note(_, Page::Standby(_)));
+        let mut granted = match draft.ends {
+            Ends::In(lasts) if is_announcement => self.leases.grant_again(before, lasts).await?,
+            Ends::In(lasts) => self.leases.grant(lasts).await?,
+            Ends::Keep | Ends::Now | Ends::Never => self.leases.granted(0),
         };
-        let named = if draft.ends == Ends::Keep { before } else { lease };
+        let named = if draft.ends == Ends::Keep { before } else { granted.id };
         let incarnation = (key == Key::Marker).then(|| over.version.incarnation.clone());
         let record = Record::new(write, &draft, named, incarnation);
-        let request = self.write(key, &record, lease, &draft, over);
-        let outcome = self.transact(request, &[key]).await;
-        // The etcd lease that all announcements share stays.
-        let revoke = |lease| {
-            if lease != 0 && !is_announcement {
-                self.leases.revoke_later(lease);
-            }
-        };
-        let is_applied = |stands: &Stands| stands.record().is_some_and(|stands| stands.write == record.write);
-        let mut answer = match outcome {
-            Ok(answer) if answer.stands.iter().all(is_applied) => answer,
-            outcome => {
-                let is_known = outcome.as_ref().map_or_else(|error| error.kind != ErrorKind::Unknown, |_| true);
-                if is_known && granted.is_none() {
-                    revoke(lease);
-                }
-                return outcome.map(|_| None);
-            }
-        };
-        if let Some(granted) = granted {
-            granted.keep();
+        let request = &self.write(key, &record, granted.id, &draft, over);
+        // What a claim that is given up leaves must come to nothing, however late it arrives. All else may have been
+        // written unheard.
+        let is_claim = matches!(key, Key::Shard(_)) && draft.sequence == 0;
+        granted.is_kept = !is_claim;
+        let keys = &[key];
+        let outcome = self.client.operate(|on| self.transact(on, request.clone(), keys)).await;
+        let is_in_doubt = outcome.as_ref().is_err_and(|error| error.kind == ErrorKind::Unknown);
+        let is_ours = |stands: &Stands| stands.record().is_some_and(|stands| stands.write == record.write);
+        let is_written = outcome.as_ref().is_ok_and(|answer| answer.stands.iter().all(is_ours));
+        granted.is_kept = is_written || (is_in_doubt && !is_claim);
+        let stands = outcome?.stands.remove(0);
+        if !is_written {
+            return Ok(None);
         }
         if named != before && !over.ours().is_some_and(|ours| ours.life == Life::Over) {
-            revoke(before);
+            self.leases.revoke_later(before);
         }
         let life = match (draft.ends, over.ours()) {
             (Ends::Keep, Some(ours)) => ours.life,
             (Ends::In(lasts), _) => Life::Left { at_most: lease::seconds(lease::whole_seconds(lasts)) },
             _ => Life::ForEver,
         };
-        Ok(Some(answer.stands.remove(0).found(life)))
+        Ok(Some(stands.found(life)))
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
@@ -374,8 +363,8 @@ impl Documents for Keys {
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
-        let request = TxnRequest { success: vec![delete(&self.names.of(key))], ..TxnRequest::default() };
-        self.transact(request, &[]).await.map(drop)
+        let request = &TxnRequest { success: vec![delete(&self.names.of(key))], ..TxnRequest::default() };
+        self.client.operate(|on| self.transact(on, request.clone(), &[])).await.map(drop)
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {

@@ -37,22 +37,13 @@ pub struct Leases {
     client: Arc<Client>,
     /// The tasks that revoke. They end with the store.
     tasks: Mutex<JoinSet<()>>,
-    /// The etcd lease of this process's announcements, and its duration in seconds.
-    announcing: Mutex<Option<(i64, i64)>>,
 }
 
-/// An etcd lease that was granted, and is revoked when this is dropped.
+/// An etcd lease that was granted; zero: none. When this is dropped, it is revoked unless it is to be kept.
 pub struct Granted<'a> {
     leases: &'a Leases,
     pub id: i64,
-    is_kept: bool,
-}
-
-impl Granted<'_> {
-    pub fn keep(mut self) -> i64 {
-        self.is_kept = true;
-        self.id
-    }
+    pub is_kept: bool,
 }
 
 impl Drop for Granted<'_> {
@@ -65,7 +56,11 @@ impl Drop for Granted<'_> {
 
 impl Leases {
     pub fn new(client: Arc<Client>) -> Self {
-        Self { client, tasks: Mutex::default(), announcing: Mutex::default() }
+        Self { client, tasks: Mutex::default() }
+    }
+
+    pub fn granted(&self, id: i64) -> Granted<'_> {
+        Granted { leases: self, id, is_kept: false }
     }
 
     pub async fn grant(&self, ttl: Duration) -> Result<Granted<'_>, StoreError> {
@@ -73,7 +68,7 @@ impl Leases {
             // We choose the number, so that the lease can be revoked even if the answer is lost.
             let random = getrandom::u64().map_err(|error| StoreError::no_random_bytes(error.into()))?;
             let id = (random.cast_signed() & i64::MAX).max(1);
-            let granted = Granted { leases: self, id, is_kept: false };
+            let granted = self.granted(id);
             let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
             let asked = request.ttl_seconds;
             let answer: LeaseResponse = self.client.call(&connection, LEASE_GRANT, request).await?;
@@ -88,18 +83,12 @@ impl Leases {
         self.client.operate(grant).await
     }
 
-    pub async fn announce(&self, ttl: Duration) -> Result<i64, StoreError> {
-        let asked = whole_seconds(ttl);
-        let known = self.announcing.lock().filter(|(_, seconds)| *seconds == asked);
-        if let Some((id, _)) = known {
-            let keep = |connection: Arc<Connection>| async move { self.keep_alive(&connection, id).await };
-            if self.client.operate(keep).await?.ttl_seconds >= asked {
-                return Ok(id);
-            }
-        }
-        let id = self.grant(ttl).await?.keep();
-        *self.announcing.lock() = Some((id, asked));
-        Ok(id)
+    /// As [`Leases::grant`], for an announcement, which nobody else writes: `before`, if that is of this duration and
+    /// lives.
+    pub async fn grant_again(&self, before: i64, ttl: Duration) -> Result<Granted<'_>, StoreError> {
+        let keep = |connection: Arc<Connection>| async move { self.keep_alive(&connection, before).await };
+        let is_alive = before != 0 && self.client.operate(keep).await?.ttl_seconds == whole_seconds(ttl);
+        if is_alive { Ok(self.granted(before)) } else { self.grant(ttl).await }
     }
 
     pub async fn keep_alive(&self, connection: &Arc<Connection>, id: i64) -> Result<LeaseResponse, StoreError> {
@@ -119,7 +108,7 @@ impl Leases {
     /// If that fails, it expires.
     pub fn revoke_later(&self, id: i64) {
         // No runtime is current if this is called while a runtime ends.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Some(runtime) = tokio::runtime::Handle::try_current().ok().filter(|_| id != 0) else { return };
         let client = Arc::clone(&self.client);
         let revoke = async move {
             let connection = client.connection();

@@ -37,7 +37,8 @@ impl Keys {
     }
 
     async fn range(&self, request: RangeRequest) -> Result<Answer, StoreError> {
-        self.transact(TxnRequest { success: vec![range(request)], ..TxnRequest::default() }, &[]).await
+        let request = &TxnRequest { success: vec![range(request)], ..TxnRequest::default() };
+        self.client.operate(|on| self.transact(on, request.clone(), &[])).await
     }
 
     /// The keys of leaders beside a page of documents.

@@ -5,8 +5,8 @@ use super::connection::Connection;
 use super::document::Revisions;
 use super::proto::{LeaseResponse, TxnRequest, is_unchanged, put};
 use super::{Keys, MOST_ATTEMPTS, lease};
-use crate::store::lease_store::documents::{Documents, Key, Life, Touch, Touched, Version};
-use crate::store::{ErrorKind, StoreError, parallel};
+use crate::store::lease_store::documents::{Documents, Key, Life, Touch, Touched};
+use crate::store::{ErrorKind, StoreError};
 use std::sync::Arc;
 
 /// Whether the key that was read stays for a whole lease from when both requests were sent: its etcd lease was kept
@@ -22,7 +22,7 @@ impl Keys {
         let mut also = touch.also;
         for _ in 0..MOST_ATTEMPTS {
             let keys = [&[key], also].concat();
-            let read = self.transact_on(&connection, TxnRequest::default(), &keys);
+            let read = self.transact(Arc::clone(&connection), TxnRequest::default(), &keys);
             // In this order: see the hazards of this store.
             let (kept, read) = tokio::join!(self.leases.keep_alive(&connection, lease), read);
             let mut answer = match read {
@@ -55,12 +55,19 @@ impl Keys {
                 )));
             }
             if stands.beside.is_none() {
-                self.put_back(&connection, &touch, &stands.version, lease).await?;
+                // It was deleted by hand; its document still names it, and its etcd lease lives.
+                let (document, lock) = (self.names.of(key), self.names.lock(touch.shard));
+                let before = Revisions::read(&stands.version.write);
+                let put_back = TxnRequest {
+                    compare: vec![is_unchanged(&document, before.document), is_unchanged(&lock, 0)],
+                    success: vec![put(&lock, touch.owner.into(), lease)],
+                    failure: Vec::new(),
+                };
+                self.transact(Arc::clone(&connection), put_back, &[]).await?;
                 continue;
             }
-            let judged =
-                also.iter().zip(answer.stands).map(|(&key, stands)| self.judge(Arc::clone(&connection), key, stands));
-            let others = if also.len() == touch.also.len() { parallel::try_all(judged).await.ok() } else { None };
+            let is_whole = also.len() == touch.also.len();
+            let others = if is_whole { self.judge_all(&connection, also, answer.stands).await.ok() } else { None };
             let found = stands.found(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
             return Ok(Touched::Done { found, also: others });
         }
@@ -69,23 +76,5 @@ impl Keys {
             connection.server,
             self.name(key)
         )))
-    }
-
-    /// Its key was deleted by hand; its document still names it, and its etcd lease lives.
-    async fn put_back(
-        &self,
-        connection: &Arc<Connection>,
-        touch: &Touch<'_>,
-        version: &Version,
-        lease: i64,
-    ) -> Result<(), StoreError> {
-        let (document, lock) = (self.names.of(Key::Shard(touch.shard)), self.names.lock(touch.shard));
-        let before = Revisions::read(&version.write);
-        let request = TxnRequest {
-            compare: vec![is_unchanged(&document, before.document), is_unchanged(&lock, 0)],
-            success: vec![put(&lock, touch.owner.into(), lease)],
-            failure: Vec::new(),
-        };
-        self.transact_on(connection, request, &[]).await.map(drop)
     }
 }
