@@ -9,71 +9,39 @@ use crate::store::StoreError;
 use crate::store::allowance::{MOST, complaint};
 use crate::store::error::{causes, in_short, innermost_of};
 use std::error::Error;
-use std::fmt::Write as _;
 use tonic::{Code, Status};
 
 pub fn explain(client: &Client, connection: &Connection, method: Method, status: &Status) -> StoreError {
     let (server, prefix) = (&connection.server, &client.address.prefix);
+    if is_too_long(status) {
+        return StoreError::unknown(complaint(&format!("etcd at {server}"), "etcd", MOST));
+    }
+    if let Some(source) = status.source() {
+        return broken(client, connection, source);
+    }
     let request = method.rsplit('/').next().unwrap_or(method);
-    let said = status.message().trim_start_matches("etcdserver: ");
     let whom =
         client.address.user.as_ref().map_or_else(|| "this client".to_owned(), |(user, _)| format!("user {user}"));
-    if is_too_long(status) {
-        StoreError::unknown(complaint(&format!("etcd at {server}"), "etcd", MOST))
-    } else if let Some(source) = status.source().filter(|_| is_local(status)) {
-        let mut cause = innermost_of(source, "etcd");
-        let is_connected = !causes(source).any(<dyn Error>::is::<tonic::ConnectError>);
-        if is_connected && !connection.is_proven() {
-            cause = format!("{} ({})", cause.trim_end_matches(": is it etcd?"), doubt(client));
-        }
-        if !is_connected || cause.contains("received fatal alert") {
-            StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}")).because(source)
-        } else {
-            StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}")).because(source)
-        }
-    } else if status.code() == Code::PermissionDenied || said.contains("permission denied") {
-        StoreError::denied(format!(
+    let told = status.message().trim_start_matches("etcdserver: ");
+    let said = in_short(if told.is_empty() { status.code().description() } else { told });
+    let says = |sign: &str| said.contains(sign);
+    match status.code() {
+        code if code == Code::PermissionDenied || says("permission denied") => StoreError::denied(format!(
             "etcd at {server} denied {whom} a {request} of keys that begin with {prefix}/: grant a role of that user \
              readwrite on them (etcdctl role grant-permission ROLE --prefix=true readwrite {prefix}/)"
-        ))
-    } else if said.contains("user name is empty") {
-        StoreError::denied(format!("etcd at {server} requires a login: write {{etcd,etcds}}://USER:PASSWORD@HOST"))
-    } else if said.contains("invalid user ID or password") {
-        StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
-    } else if status.code() == Code::Unauthenticated {
-        StoreError::denied(format!("etcd at {server} denied {whom} a {request}: {said}"))
-    } else {
-        answered_with(server, request, status.code(), said)
-    }
-}
-
-/// The possible reason why a connection ended before its first success. With TLS 1.3 a server rejects a client after
-/// the handshake, and may close the connection without a word.
-fn doubt(client: &Client) -> &'static str {
-    match &client.address.tls {
-        Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
-        Some(_) => "does it want a certificate, by cert= and key=?",
-        None => "is it etcd, and does it want TLS, by etcds://?",
-    }
-}
-
-/// The library reports that in words alone.
-fn is_too_long(status: &Status) -> bool {
-    status.message().contains("decoded message length too large")
-}
-
-/// The error for an answer that any etcd may give to any request.
-fn answered_with(server: &str, request: &str, code: Code, said: &str) -> StoreError {
-    let mut said = in_short(said);
-    if said.is_empty() {
-        let _ = write!(said, "{}", code.description());
-    }
-    match code {
-        Code::ResourceExhausted if said.contains("database space exceeded") => StoreError::not_applied(format!(
+        )),
+        _ if says("user name is empty") => {
+            StoreError::denied(format!("etcd at {server} requires a login: write {{etcd,etcds}}://USER:PASSWORD@HOST"))
+        }
+        _ if says("invalid user ID or password") => {
+            StoreError::denied(format!("etcd at {server} denied {whom} the login: wrong user or password"))
+        }
+        Code::Unauthenticated => StoreError::denied(format!("etcd at {server} denied {whom} a {request}: {said}")),
+        Code::ResourceExhausted if says("database space exceeded") => StoreError::not_applied(format!(
             "etcd at {server} is out of space and takes no writes: compact and defragment it, then \
              etcdctl alarm disarm"
         )),
-        Code::Unavailable if ["no leader", "not capable", "learner"].iter().any(|sign| said.contains(sign)) => {
+        Code::Unavailable if ["no leader", "not capable", "learner"].into_iter().any(says) => {
             StoreError::not_applied(format!("etcd at {server} cannot serve: {said}"))
         }
         Code::Unimplemented => {
@@ -86,6 +54,33 @@ fn answered_with(server: &str, request: &str, code: Code, said: &str) -> StoreEr
         }
         _ => StoreError::unknown(format!("etcd at {server} failed at a {request}: {said}")),
     }
+}
+
+/// The error of a connection that could not be made, or has ended.
+fn broken(client: &Client, connection: &Connection, source: &(dyn Error + 'static)) -> StoreError {
+    let server = &connection.server;
+    let mut cause = innermost_of(source, "etcd");
+    let is_connected = !causes(source).any(<dyn Error>::is::<tonic::ConnectError>);
+    if is_connected && !connection.is_proven() {
+        // With TLS 1.3 a server rejects a client after the handshake, and may close the connection without a word.
+        let doubt = match &client.address.tls {
+            Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
+            Some(_) => "does it want a certificate, by cert= and key=?",
+            None => "is it etcd, and does it want TLS, by etcds://?",
+        };
+        cause = format!("{} ({doubt})", cause.trim_end_matches(": is it etcd?"));
+    }
+    let error = if !is_connected || cause.contains("received fatal alert") {
+        StoreError::not_applied(format!("cannot reach etcd at {server}: {cause}"))
+    } else {
+        StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}"))
+    };
+    error.because(source)
+}
+
+/// The library reports that in words alone.
+fn is_too_long(status: &Status) -> bool {
+    status.message().contains("decoded message length too large")
 }
 
 /// Whether the library made this status, not etcd.
