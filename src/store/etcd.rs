@@ -38,8 +38,8 @@ pub use address::Address;
 
 use super::expiry::ServerTime;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Ours, Over, Properties,
-    Touch, Touched, Version, random_name, strange,
+    Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Over, Properties, Touch,
+    Touched, Version, random_name, strange,
 };
 use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, Page, StoreError, parallel};
@@ -108,45 +108,42 @@ struct Answer {
 
 impl Answer {
     fn understand(&self, document: Option<&KeyValue>, beside: Option<KeyValue>) -> Stands {
-        let record = document.map(|document| Record::read(&document.value)).transpose();
+        let (mut write, mut lease) = (String::new(), 0);
+        let content = match document.map(|document| Record::read(&document.value)) {
+            None => Content::Absent,
+            Some(Err(why)) => Content::Unreadable(why),
+            Some(Ok(record)) => {
+                write.clone_from(&record.write);
+                lease = record.lease;
+                Content::Ours(record.document())
+            }
+        };
         let changed = |kv: Option<&KeyValue>| kv.map_or(0, |kv| kv.mod_revision);
-        let (document, beside_it) = (changed(document), changed(beside.as_ref()));
-        let stands = Stands { record, beside, version: Version::default() };
-        let revisions = Revisions { marker: self.marker, document, beside: beside_it, lease: stands.lease() };
+        let (document, marker) = (changed(document), self.marker);
+        let revisions = Revisions { marker, document, beside: changed(beside.as_ref()), lease };
         let version = Version { write: revisions.text(), incarnation: self.incarnation.clone() };
-        Stands { version, ..stands }
+        Stands { found: Found { content, version }, write, lease, beside }
     }
 }
 
 /// A document, and the key beside it, at one revision.
 #[derive(Clone)]
 struct Stands {
-    /// The error: why it cannot be read.
-    record: Result<Option<Record>, String>,
+    /// As if it lasted for ever.
+    found: Found,
+    /// Which write it is from.
+    write: String,
+    /// The etcd lease that it names; zero if it names none.
+    lease: i64,
     beside: Option<KeyValue>,
-    version: Version,
 }
 
 impl Stands {
-    fn record(&self) -> Option<&Record> {
-        self.record.as_ref().ok()?.as_ref()
-    }
-
-    /// The etcd lease that the document names; zero if it names none.
-    fn lease(&self) -> i64 {
-        self.record().map_or(0, |record| record.lease)
-    }
-
-    fn found(self, life: Life) -> Found {
-        let content = match self.record {
-            Err(why) => Content::Unreadable(why),
-            Ok(None) => Content::Absent,
-            Ok(Some(record)) => {
-                let leadership = record.leadership();
-                Content::Ours(Ours { text: record.text, leadership, sequence: 0, life })
-            }
-        };
-        Found { content, version: self.version }
+    fn with(mut self, life: Life) -> Found {
+        if let Content::Ours(ours) = &mut self.found.content {
+            ours.life = life;
+        }
+        self.found
     }
 }
 
@@ -195,10 +192,10 @@ impl Keys {
 
     /// Judges what stands at a key by what is left of its etcd lease.
     async fn judge(&self, connection: Arc<Connection>, key: Key<'_>, stands: Stands) -> Result<Found, StoreError> {
-        if stands.record.is_err() {
-            return Ok(stands.found(Life::ForEver));
+        if matches!(stands.found.content, Content::Unreadable(_)) {
+            return Ok(stands.found);
         }
-        let lease = stands.lease();
+        let lease = stands.lease;
         let is_marker = key == Key::Marker;
         if let Some(other) = stands.beside.as_ref().filter(|beside| beside.lease != lease || lease == 0) {
             if other.lease == 0 {
@@ -206,17 +203,17 @@ impl Keys {
                 return Err(strange(&name, "it is attached to no lease", &self.remedy(key)));
             }
             // Beside a marker that was deleted by itself it is no holder, and lasts for a day.
-            let is_left_over = is_marker && stands.record().is_none();
+            let is_left_over = is_marker && stands.found.content == Content::Absent;
             if !is_left_over && let Some(at_most) = self.leases.left(&connection, other.lease).await? {
                 let owner = String::from_utf8_lossy(&other.value).into_owned();
                 let holder = Holder { owner, ..Holder::default() };
                 let (sign, life) = (other.mod_revision.to_string(), Life::Left { at_most });
-                return Ok(Found { content: Content::Foreign { holder, sign, life }, version: stands.version });
+                return Ok(Found { content: Content::Foreign { holder, sign, life }, ..stands.found });
             }
         }
         let known = self.young.lock().filter(|(known, _)| is_marker && *known == lease);
         let left = match known {
-            _ if lease == 0 => return Ok(stands.found(Life::ForEver)),
+            _ if lease == 0 => return Ok(stands.found),
             // Gone for good.
             _ if is_marker && stands.beside.is_none() => None,
             Some((_, at_most)) => Some(at_most),
@@ -225,7 +222,7 @@ impl Keys {
         if is_marker {
             *self.young.lock() = left.map(|at_most| (lease, at_most));
         }
-        Ok(stands.found(match left {
+        Ok(stands.with(match left {
             Some(at_most) => Life::Left { at_most },
             // It was read before it ended.
             None if matches!(key, Key::Note(..)) => Life::Left { at_most: A_MOMENT },
@@ -340,7 +337,7 @@ impl Documents for Keys {
         let keys = &[key];
         let outcome = self.client.operate(|on| self.transact(on, request.clone(), keys)).await;
         let is_in_doubt = outcome.as_ref().is_err_and(|error| error.kind == ErrorKind::Unknown);
-        let is_ours = |stands: &Stands| stands.record().is_some_and(|stands| stands.write == record.write);
+        let is_ours = |stands: &Stands| stands.write == record.write;
         let is_written = outcome.as_ref().is_ok_and(|answer| answer.stands.iter().all(is_ours));
         granted.is_kept = is_written || (is_in_doubt && !is_claim);
         let stands = outcome?.stands.remove(0);
@@ -355,7 +352,7 @@ impl Documents for Keys {
             (Ends::In(lasts), _) => Life::Left { at_most: lease::seconds(lease::whole_seconds(lasts)) },
             _ => Life::ForEver,
         };
-        Ok(Some(stands.found(life)))
+        Ok(Some(stands.with(life)))
     }
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {

@@ -14,11 +14,12 @@
 //! The hazard: anybody can put anything under a key. What cannot be read is named, and never replaced. And people
 //! delete all keys with the name of a shard: its led mark is not among them.
 
-use crate::lease::{Session, Shard, Term};
+use crate::lease::{Session, Shard};
 use crate::store::Page;
-use crate::store::lease_store::documents::{Draft, Key, Leadership, List, Part, of_format};
+use crate::store::lease_store::documents::{Draft, Key, List, Ours, Part, of_format};
 use crate::store::stable_hash::fnv1a;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const FORMAT: u64 = 2;
 /// The mark after a shard's name. It is not in the alphabet of shards.
@@ -88,11 +89,11 @@ pub struct Record {
     format: u64,
     /// Different in each write, so that a writer knows its own.
     pub write: String,
-    pub text: String,
+    text: String,
     session: Option<Session>,
     term: u64,
     /// The etcd lease that is its clock; zero if it has none.
-    #[serde(with = "hexadecimal")]
+    #[serde(serialize_with = "to_hexadecimal", deserialize_with = "from_hexadecimal")]
     pub lease: i64,
     /// Of the marker: the incarnation since which nothing was forgotten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,25 +117,20 @@ impl Record {
         serde_json::to_vec(self).expect("a record is plain data")
     }
 
-    pub fn leadership(&self) -> Option<Leadership> {
-        self.session.clone().map(|session| Leadership { session, term: Term(self.term) })
+    /// It says nothing of its end.
+    pub fn document(self) -> Ours {
+        Ours::of(self.text, self.session, self.term, 0, None)
     }
 }
 
-mod hexadecimal {
-    use serde::de::{Deserialize, Deserializer, Error};
-    use serde::ser::Serializer;
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn to_hexadecimal<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{number:x}"))
+}
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
-    pub fn serialize<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{number:x}"))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let number = i64::from_str_radix(&text, 16).ok().filter(|number| *number >= 0);
-        number.ok_or_else(|| D::Error::custom("its lease is no number"))
-    }
+fn from_hexadecimal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    let number = i64::from_str_radix(&String::deserialize(deserializer)?, 16).ok();
+    number.filter(|number| *number >= 0).ok_or_else(|| D::Error::custom("its lease is no number"))
 }
 
 /// What a write compares: the revisions at which the keys were changed last. Zero: there is no such key.

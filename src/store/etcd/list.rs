@@ -63,9 +63,8 @@ impl Keys {
                     self.client.operate(|connection| self.judge(connection, key, stands.clone())).await?
                 }
                 Some(held) => {
-                    let is_over =
-                        part == Part::Lease && stands.lease() != 0 && !held.contains(&self.names.lock(&shard));
-                    stands.found(if is_over { Life::Over } else { Life::ForEver })
+                    let is_over = part == Part::Lease && stands.lease != 0 && !held.contains(&self.names.lock(&shard));
+                    if is_over { stands.with(Life::Over) } else { stands.found }
                 }
             };
             Ok(Listed { shard, part, found })

@@ -34,8 +34,7 @@ impl Keys {
                 read => read?,
             };
             let stands = answer.stands.remove(0);
-            let named = stands.record().filter(|record| record.leadership().as_ref() == Some(touch.leadership));
-            let named = named.map_or(0, |record| record.lease);
+            let named = if stands.found.leadership() == Some(touch.leadership) { stands.lease } else { 0 };
             if named != 0 && named != lease {
                 lease = named;
                 continue;
@@ -57,7 +56,7 @@ impl Keys {
             if stands.beside.is_none() {
                 // It was deleted by hand; its document still names it, and its etcd lease lives.
                 let (document, lock) = (self.names.of(key), self.names.lock(touch.shard));
-                let before = Revisions::read(&stands.version.write);
+                let before = Revisions::read(&stands.found.version.write);
                 let put_back = TxnRequest {
                     compare: vec![is_unchanged(&document, before.document), is_unchanged(&lock, 0)],
                     success: vec![put(&lock, touch.owner.into(), lease)],
@@ -68,7 +67,7 @@ impl Keys {
             }
             let is_whole = also.len() == touch.also.len();
             let others = if is_whole { self.judge_all(&connection, also, answer.stands).await.ok() } else { None };
-            let found = stands.found(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
+            let found = stands.with(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
             return Ok(Touched::Done { found, also: others });
         }
         Err(StoreError::unknown(format!(
