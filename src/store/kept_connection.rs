@@ -62,8 +62,9 @@ impl<C> Kept<C> {
         self.0.lock().take_if(|kept| is_bad(kept)).is_some()
     }
 
-    pub fn forget(&self, connection: &Arc<C>) -> bool {
-        self.0.lock().take_if(|kept| Arc::ptr_eq(kept, connection)).is_some()
+    /// Drops `connection` if it is the kept one.
+    pub fn forget(&self, connection: &Arc<C>) {
+        self.0.lock().take_if(|kept| Arc::ptr_eq(kept, connection));
     }
 }
 
@@ -201,10 +202,12 @@ mod tests {
     fn only_the_connection_that_is_kept_is_forgotten() {
         let (kept, one, other) = (Kept::default(), Arc::new(1), Arc::new(2));
         kept.keep_unless(&one, |_| false);
-        assert!(!kept.forget(&other) && kept.get() == Some(Arc::clone(&one)));
+        kept.forget(&other);
+        assert!(kept.get() == Some(Arc::clone(&one)));
         kept.keep_unless(&other, |_| true);
         assert_eq!(kept.get(), Some(Arc::clone(&one)));
-        assert!(kept.forget(&one) && kept.get().is_none());
+        kept.forget(&one);
+        assert!(kept.get().is_none());
         kept.keep_unless(&other, |_| true);
         assert!(!kept.drop_if(|&kept| kept == 1) && kept.drop_if(|&kept| kept == 2));
     }

@@ -7,10 +7,11 @@
 //! - A library that balances by itself hides all that, and adds its own waits. Here a connection goes to one server,
 //!   and a request makes it within its own time.
 //! - An answer may have no end. So a message has a limit, and so has what a connection reads while nothing is sent.
-//! - A token may expire at any time, for example at a restart of etcd. Then the password is sent again, once.
+//! - A token may expire at any time, for example at a restart of etcd. So it belongs to a connection, which is given up
+//!   with it, and each new connection sends the password again.
 
 use super::address::Address;
-use super::failure::{explain, is_local};
+use super::failure::explain;
 use super::proto::{
     AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Method, STATUS, WATCH, WatchRequest, WatchResponse,
 };
@@ -22,11 +23,11 @@ use crate::store::socket::Bytes;
 use crate::store::{ErrorKind, StoreError, tls};
 use futures_util::stream::{self, Stream, StreamExt};
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
+use std::error::Error as _;
 use std::future::ready;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
@@ -49,24 +50,18 @@ pub struct Client {
     shared: Kept<Connection>,
     /// The server of the next connection.
     next: AtomicUsize,
-    /// Empty while etcd has authentication turned off. None: it is not known.
-    token: Mutex<Option<String>>,
 }
 
 pub struct Connection {
     pub server: String,
-    index: usize,
     grpc: Grpc<Channel>,
+    /// Empty while etcd has authentication turned off.
+    token: OnceLock<String>,
     pending: Pending,
-    proven: AtomicBool,
-    /// It could not be made, or has ended; it did not just fall silent.
+    /// A request on it was answered.
+    pub proven: AtomicBool,
+    /// It could not be made, or has ended, or its token has; it did not just fall silent.
     broken: AtomicBool,
-}
-
-impl Connection {
-    pub fn is_proven(&self) -> bool {
-        self.proven.load(Ordering::Relaxed)
-    }
 }
 
 impl Client {
@@ -81,7 +76,6 @@ impl Client {
             tls,
             shared: Kept::default(),
             next: AtomicUsize::new(0),
-            token: Mutex::default(),
         })
     }
 
@@ -102,7 +96,7 @@ impl Client {
             let mut servers_left = self.address.hosts.len();
             loop {
                 let connection = self.connection();
-                servers_left -= usize::from(!connection.is_proven());
+                servers_left -= usize::from(!connection.proven.load(Ordering::Relaxed));
                 let attempted = async {
                     // Before the requests of an attempt, which keep their order.
                     self.log_in(&connection).await?;
@@ -127,13 +121,11 @@ impl Client {
 
     /// The shared connection, or a new one to the next server.
     pub fn connection(&self) -> Arc<Connection> {
-        if let Some(connection) = self.shared.get() {
-            if !connection.pending.is_silent(kept_connection::patience(self.bound)) {
-                return connection;
-            }
-            self.distrust(&connection);
+        let is_lively = |kept: &Arc<Connection>| !kept.pending.is_silent(kept_connection::patience(self.bound));
+        if let Some(connection) = self.shared.get().filter(is_lively) {
+            return connection;
         }
-        let connection = self.connection_to(self.next.load(Ordering::Relaxed));
+        let connection = self.connection_to(self.next.fetch_add(1, Ordering::Relaxed) % self.address.hosts.len());
         self.shared.keep_unless(&connection, |_| false);
         connection
     }
@@ -163,7 +155,7 @@ impl Client {
         let channel = endpoint.connect_timeout(share).connect_with_connector_lazy(connect);
         Arc::new(Connection {
             server,
-            index,
+            token: OnceLock::new(),
             grpc: Grpc::new(channel).max_decoding_message_size(MOST),
             pending: Pending::default(),
             proven: AtomicBool::new(false),
@@ -171,20 +163,14 @@ impl Client {
         })
     }
 
-    pub fn distrust(&self, connection: &Arc<Connection>) {
-        if self.shared.forget(connection) {
-            self.next.store((connection.index + 1) % self.address.hosts.len(), Ordering::Relaxed);
-        }
-    }
-
     async fn log_in(&self, connection: &Arc<Connection>) -> Result<(), StoreError> {
         let Some((name, password)) = &self.address.user else { return Ok(()) };
-        if self.token.lock().is_some() {
+        if connection.token.get().is_some() {
             return Ok(());
         }
         let request = AuthenticateRequest { name: name.clone(), password: password.expose().to_owned() };
-        let token = match self.send(connection, AUTHENTICATE, request).await {
-            Ok(AuthenticateResponse { token }) => token,
+        let token = match self.ask(connection, AUTHENTICATE, stream::once(ready(request))).await {
+            Ok((AuthenticateResponse { token }, _)) => token,
             Err(status) if status.message().contains("authentication is not enabled") => String::new(),
             Err(status) => {
                 let error = explain(self, connection, AUTHENTICATE, &status);
@@ -193,44 +179,28 @@ impl Client {
                 return Err(if is_final { error } else { StoreError { kind: ErrorKind::NotApplied, ..error } });
             }
         };
-        *self.token.lock() = Some(token);
+        // Another request may have logged in meanwhile.
+        let _ = connection.token.set(token);
         Ok(())
     }
 
     pub async fn call<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, StoreError>
     where
-        Q: prost::Message + Clone + Default + 'static,
-        A: prost::Message + Default + 'static,
-    {
-        self.log_in(connection).await?;
-        let mut answer = self.send(connection, method, request.clone()).await;
-        if answer.as_ref().is_err_and(|status| self.forgets_stale_token(status)) {
-            self.log_in(connection).await?;
-            answer = self.send(connection, method, request).await;
-        }
-        answer.map_err(|status| explain(self, connection, method, &status))
-    }
-
-    /// Whether etcd refused the token. Then the next request logs in.
-    fn forgets_stale_token(&self, status: &Status) -> bool {
-        const SIGNS: [&str; 3] = ["invalid auth token", "revision of auth store is old", "user name is empty"];
-        let is_stale = self.address.user.is_some() && SIGNS.iter().any(|sign| status.message().contains(sign));
-        if is_stale {
-            *self.token.lock() = None;
-        }
-        is_stale
-    }
-
-    async fn send<Q, A>(&self, connection: &Arc<Connection>, method: Method, request: Q) -> Result<A, Status>
-    where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
+        self.log_in(connection).await?;
         // A stream of one message, also for a method that streams: LeaseKeepAlive answers each request once.
-        let (answer, mut rest) = self.ask(connection, method, stream::once(ready(request))).await?;
+        let answered = self.ask(connection, method, stream::once(ready(request))).await;
+        let (answer, mut rest) = answered.map_err(|status| explain(self, connection, method, &status))?;
         // Else the library would cancel what is already done.
         let _ = rest.trailers().await;
         Ok(answer)
+    }
+
+    fn is_of_a_stale_token(&self, status: &Status) -> bool {
+        const SIGNS: [&str; 3] = ["invalid auth token", "revision of auth store is old", "user name is empty"];
+        self.address.user.is_some() && SIGNS.iter().any(|sign| status.message().contains(sign))
     }
 
     /// The first answer to these requests, and those that follow. The bound applies only to the first one.
@@ -249,8 +219,7 @@ impl Client {
     }
 
     pub fn watch_ended(&self, connection: &Arc<Connection>, status: &Status) -> StoreError {
-        self.forgets_stale_token(status);
-        self.distrust(connection);
+        self.shared.forget(connection);
         explain(self, connection, WATCH, status)
     }
 
@@ -271,23 +240,26 @@ impl Client {
         if method != STATUS {
             request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         }
-        let token = self.token.lock().clone().filter(|token| !token.is_empty());
+        let token = connection.token.get().filter(|token| !token.is_empty());
         if let Some(token) = token.and_then(|token| MetadataValue::try_from(token).ok()) {
             request.metadata_mut().insert("token", token);
         }
         let mut grpc = connection.grpc.clone();
         let path = method.parse().expect("the paths of etcd's methods are paths");
         // Without an answer it is not trusted any more.
-        let asked = connection.pending.begin(kept_connection::patience(self.bound), |_| self.distrust(connection));
+        let patience = kept_connection::patience(self.bound);
+        let asked = connection.pending.begin(patience, |_| self.shared.forget(connection));
         let answer = async {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let mut answers = grpc.streaming(request, path, ProstCodec::default()).await?.into_inner();
             let first = answers.message().await?.ok_or_else(|| Status::internal("it says nothing"))?;
             Ok((first, answers))
         };
-        let answer = answer.await;
+        let answer: Result<(A, Streaming<A>), Status> = answer.await;
         match &answer {
-            Err(status) if is_local(status) => connection.broken.store(true, Ordering::Relaxed),
+            Err(status) if status.source().is_some() || self.is_of_a_stale_token(status) => {
+                connection.broken.store(true, Ordering::Relaxed);
+            }
             // This member cannot answer; another one may.
             Err(status) if matches!(status.code(), Code::Unavailable | Code::Unimplemented) => {}
             Ok(_) | Err(_) => {

@@ -9,6 +9,7 @@ use crate::store::StoreError;
 use crate::store::allowance::{MOST, complaint};
 use crate::store::error::{causes, in_short, innermost_of};
 use std::error::Error;
+use std::sync::atomic::Ordering;
 use tonic::{Code, Status};
 
 pub fn explain(client: &Client, connection: &Connection, method: Method, status: &Status) -> StoreError {
@@ -16,6 +17,7 @@ pub fn explain(client: &Client, connection: &Connection, method: Method, status:
     if is_too_long(status) {
         return StoreError::unknown(complaint(&format!("etcd at {server}"), "etcd", MOST));
     }
+    // The library made this status, not etcd.
     if let Some(source) = status.source() {
         return broken(client, connection, source);
     }
@@ -61,7 +63,7 @@ fn broken(client: &Client, connection: &Connection, source: &(dyn Error + 'stati
     let server = &connection.server;
     let mut cause = innermost_of(source, "etcd");
     let is_connected = !causes(source).any(<dyn Error>::is::<tonic::ConnectError>);
-    if is_connected && !connection.is_proven() {
+    if is_connected && !connection.proven.load(Ordering::Relaxed) {
         // With TLS 1.3 a server rejects a client after the handshake, and may close the connection without a word.
         let doubt = match &client.address.tls {
             Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
@@ -81,9 +83,4 @@ fn broken(client: &Client, connection: &Connection, source: &(dyn Error + 'stati
 /// The library reports that in words alone.
 fn is_too_long(status: &Status) -> bool {
     status.message().contains("decoded message length too large")
-}
-
-/// Whether the library made this status, not etcd.
-pub fn is_local(status: &Status) -> bool {
-    status.source().is_some()
 }
