@@ -31,7 +31,6 @@ mod failure;
 mod lease;
 mod list;
 mod proto;
-mod renewal;
 mod watch;
 
 pub use address::Address;
@@ -46,23 +45,25 @@ use super::{ErrorKind, Finding, Holder, Page, StoreError, parallel};
 use crate::lease::Shard;
 use connection::{Client, Connection};
 use document::{Names, Record, Revisions};
-use lease::Leases;
 use parking_lot::Mutex;
-use proto::{KeyValue, RangeResponse, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get, is_unchanged, put};
+use proto::{
+    KeyValue, LeaseResponse, RangeResponse, ResponseHeader, TXN, TxnRequest, TxnResponse, delete, get, is_unchanged,
+    put,
+};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// Servers take 128 operations, unless --max-txn-ops says otherwise.
 const PAGE: usize = 60;
 /// How often a renewal is sent again because etcd changed its leader, or the document its etcd lease.
 const MOST_ATTEMPTS: usize = 4;
-/// What is left of a document that ended since it was read.
-const A_MOMENT: Duration = Duration::from_millis(1);
 
 pub struct Keys {
     client: Arc<Client>,
     names: Names,
-    leases: Leases,
+    /// The tasks that revoke etcd leases. They end with the store.
+    revocations: Mutex<JoinSet<()>>,
     past: Mutex<Past>,
     /// The etcd lease beside the marker, and what was left of it at most when this process first saw it.
     young: Mutex<Option<(i64, Duration)>>,
@@ -150,9 +151,9 @@ impl Stands {
 impl Keys {
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::open(address, request_timeout)?);
-        let leases = Leases::new(Arc::clone(&client));
         let names = Names { prefix: address.prefix.clone() };
-        Ok(Self { client, names, leases, past: Mutex::default(), young: Mutex::default() })
+        let revocations = Mutex::default();
+        Ok(Self { client, names, revocations, past: Mutex::default(), young: Mutex::default() })
     }
 
     /// After what it writes, and also if it writes nothing, it reads these keys and the marker.
@@ -204,9 +205,8 @@ impl Keys {
             }
             // Beside a marker that was deleted by itself it is no holder, and lasts for a day.
             let is_left_over = is_marker && stands.found.content == Content::Absent;
-            if !is_left_over && let Some(at_most) = self.leases.left(&connection, other.lease).await? {
-                let owner = String::from_utf8_lossy(&other.value).into_owned();
-                let holder = Holder { owner, ..Holder::default() };
+            if !is_left_over && let Some(at_most) = self.left(&connection, other.lease).await? {
+                let holder = Holder { owner: String::from_utf8_lossy(&other.value).into_owned(), ..Holder::default() };
                 let (sign, life) = (other.mod_revision.to_string(), Life::Left { at_most });
                 return Ok(Found { content: Content::Foreign { holder, sign, life }, ..stands.found });
             }
@@ -217,17 +217,12 @@ impl Keys {
             // Gone for good.
             _ if is_marker && stands.beside.is_none() => None,
             Some((_, at_most)) => Some(at_most),
-            None => self.leases.left(&connection, lease).await?,
+            None => self.left(&connection, lease).await?,
         };
         if is_marker {
             *self.young.lock() = left.map(|at_most| (lease, at_most));
         }
-        Ok(stands.with(match left {
-            Some(at_most) => Life::Left { at_most },
-            // It was read before it ended.
-            None if matches!(key, Key::Note(..)) => Life::Left { at_most: A_MOMENT },
-            None => Life::Over,
-        }))
+        Ok(stands.with(left.map_or(Life::Over, |at_most| Life::Left { at_most })))
     }
 
     async fn judge_all(
@@ -258,19 +253,15 @@ impl Keys {
     fn write(&self, key: Key<'_>, record: &Record, lease: i64, draft: &Draft<'_>, over: &Found) -> TxnRequest {
         let name = self.names.of(key);
         let before = Revisions::read(&over.version.write);
-        let mut compare = vec![is_unchanged(&name, before.document)];
-        if key != Key::Marker {
-            compare.push(is_unchanged(&self.names.of(Key::Marker), before.marker));
-        }
+        let marker = is_unchanged(&self.names.of(Key::Marker), before.marker);
+        let mut compare = vec![is_unchanged(&name, before.document), marker];
         let beside = self.names.beside(key);
         let mut success = vec![put(&name, record.bytes(), if beside.is_some() { 0 } else { record.lease })];
         match beside {
             Some(beside) if lease != 0 => {
-                if key != Key::Marker {
-                    let session = |of: Option<&Leadership>| of.map(|of| of.session.clone());
-                    let is_own = session(over.leadership()) == session(draft.leadership);
-                    compare.push(is_unchanged(&beside, if is_own { before.beside } else { 0 }));
-                }
+                let session = |of: Option<&Leadership>| of.map(|of| of.session.clone());
+                let is_own = session(over.leadership()) == session(draft.leadership);
+                compare.push(is_unchanged(&beside, if is_own { before.beside } else { 0 }));
                 success.push(put(&beside, draft.owner.unwrap_or("leaderrun").into(), lease));
             }
             Some(beside) if draft.leadership.is_none() => success.push(delete(&beside)),
@@ -278,6 +269,68 @@ impl Keys {
         }
         TxnRequest { compare, success, failure: Vec::new() }
     }
+
+    /// Keeps the etcd lease alive and reads what stands, over one connection to one member. See the hazards above.
+    async fn touch_on(&self, connection: Arc<Connection>, touch: Touch<'_>) -> Result<Touched, StoreError> {
+        let key = Key::Shard(touch.shard);
+        let mut lease = touch.known.map_or(0, |known| Revisions::read(&known.version.write).lease);
+        let mut also = touch.also;
+        for _ in 0..MOST_ATTEMPTS {
+            let keys = [&[key], also].concat();
+            let read = self.transact(Arc::clone(&connection), TxnRequest::default(), &keys);
+            // In this order: see the hazards above.
+            let (kept, read) = tokio::join!(self.keep_alive(&connection, lease), read);
+            let mut answer = match read {
+                // If reading the other keys is denied, that must not cost the lease.
+                Err(error) if error.kind == ErrorKind::Denied && !also.is_empty() => {
+                    also = &[];
+                    continue;
+                }
+                read => read?,
+            };
+            let stands = answer.stands.remove(0);
+            let named = if stands.found.leadership() == Some(touch.leadership) { stands.lease } else { 0 };
+            if named != 0 && named != lease {
+                lease = named;
+                continue;
+            }
+            let is_others = stands.beside.as_ref().is_some_and(|beside| beside.lease != lease);
+            if named == 0 || kept.as_ref().is_ok_and(|kept| kept.ttl_seconds <= 0 || is_others) {
+                return Ok(Touched::Refused);
+            }
+            let kept = kept?;
+            if !is_proof(&kept, answer.header.raft_term, touch.lease) {
+                continue;
+            }
+            if stands.beside.is_none() {
+                // It was deleted by hand; its document still names it, and its etcd lease lives.
+                let (document, lock) = (self.names.of(key), self.names.lock(touch.shard));
+                let before = Revisions::read(&stands.found.version.write);
+                let put_back = TxnRequest {
+                    compare: vec![is_unchanged(&document, before.document), is_unchanged(&lock, 0)],
+                    success: vec![put(&lock, touch.owner.into(), lease)],
+                    failure: Vec::new(),
+                };
+                self.transact(Arc::clone(&connection), put_back, &[]).await?;
+                continue;
+            }
+            let is_whole = also.len() == touch.also.len();
+            let others = if is_whole { self.judge_all(&connection, also, answer.stands).await.ok() } else { None };
+            let found = stands.with(Life::Left { at_most: lease::seconds(kept.ttl_seconds) });
+            return Ok(Touched::Done { found, also: others });
+        }
+        Err(StoreError::unknown(format!(
+            "{} changes faster than it can be renewed, or etcd its leader",
+            self.name(key)
+        )))
+    }
+}
+
+/// Whether the key that was read stays for this time from when both requests were sent: its etcd lease was kept alive,
+/// and by the present leader of etcd. See the hazards above.
+fn is_proof(kept: &LeaseResponse, raft_term: u64, lease: Duration) -> bool {
+    let is_present = kept.header.as_ref().is_some_and(|header| header.raft_term == raft_term && raft_term > 0);
+    is_present && lease::seconds(kept.ttl_seconds) >= lease
 }
 
 fn has_key(found: &Found) -> bool {
@@ -322,9 +375,9 @@ impl Documents for Keys {
         let before = Revisions::read(&over.version.write).lease;
         let is_announcement = matches!(key, Key::Note(_, Page::Standby(_)));
         let mut granted = match draft.ends {
-            Ends::In(lasts) if is_announcement => self.leases.grant_again(before, lasts).await?,
-            Ends::In(lasts) => self.leases.grant(lasts).await?,
-            Ends::Keep | Ends::Now | Ends::Never => self.leases.granted(0),
+            Ends::In(lasts) if is_announcement => self.grant_again(before, lasts).await?,
+            Ends::In(lasts) => self.grant(lasts).await?,
+            Ends::Keep | Ends::Now | Ends::Never => self.granted(0),
         };
         let named = if draft.ends == Ends::Keep { before } else { granted.id };
         let incarnation = (key == Key::Marker).then(|| over.version.incarnation.clone());
@@ -345,7 +398,7 @@ impl Documents for Keys {
             return Ok(None);
         }
         if named != before && !over.ours().is_some_and(|ours| ours.life == Life::Over) {
-            self.leases.revoke_later(before);
+            self.revoke_later(before);
         }
         let life = match (draft.ends, over.ours()) {
             (Ends::Keep, Some(ours)) => ours.life,

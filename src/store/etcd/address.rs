@@ -34,13 +34,9 @@ impl Address {
         let user = match (url.user, url.password) {
             (None, None) => None,
             (Some(user), Some(password)) if !password.expose().is_empty() => Some((user, password)),
-            (Some(_), _) => {
-                return Err(format!(
-                    "{scheme}:// names a user without a password: write {scheme}://USER:PASSWORD@HOST"
-                ));
-            }
-            (None, Some(_)) => {
-                return Err(format!("{scheme}:// has a password without a user: write {scheme}://USER:PASSWORD@HOST"));
+            (user, _) => {
+                let (has, lacks) = if user.is_some() { ("user", "password") } else { ("password", "user") };
+                return Err(format!("{scheme}:// has a {has} without a {lacks}: write {scheme}://USER:PASSWORD@HOST"));
             }
         };
         let prefix = match url.path.trim_end_matches('/') {

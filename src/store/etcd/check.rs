@@ -62,15 +62,11 @@ fn check_status(server: &str, status: &StatusResponse) -> Vec<Finding> {
 
 /// Whether a member that led and whose disk hung still sends its revocations (etcd's issue 15247).
 fn may_revoke_what_was_renewed(version: &str) -> bool {
-    match numbers(version) {
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    match [(); 3].map(|()| numbers.next().unwrap_or(0)) {
         [3, 5, patch] => patch < 13,
         earlier_or_later => earlier_or_later < [3, 4, 31],
     }
-}
-
-fn numbers(version: &str) -> [u32; 3] {
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
-    [(); 3].map(|()| numbers.next().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -9,17 +9,16 @@
 //! - A write may be applied although its answer was lost, and then a note must last as promised, and the marker stay
 //!   young. So the etcd leases of these are revoked only if etcd said that the write was not applied.
 
-use super::connection::{Client, Connection};
+use super::Keys;
+use super::connection::Connection;
 use super::proto::{
     LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseRequest, LeaseResponse,
     Nothing,
 };
 use crate::store::StoreError;
 use crate::time::millis;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// The longest lease, in seconds: more than 200 years. etcd refuses leases that are longer than 285 years.
@@ -33,15 +32,9 @@ pub fn seconds(number: i64) -> Duration {
     Duration::from_secs(u64::try_from(number).unwrap_or(0))
 }
 
-pub struct Leases {
-    client: Arc<Client>,
-    /// The tasks that revoke. They end with the store.
-    tasks: Mutex<JoinSet<()>>,
-}
-
 /// An etcd lease that was granted; zero: none. When this is dropped, it is revoked unless it is to be kept.
 pub struct Granted<'a> {
-    leases: &'a Leases,
+    keys: &'a Keys,
     pub id: i64,
     pub is_kept: bool,
 }
@@ -49,18 +42,14 @@ pub struct Granted<'a> {
 impl Drop for Granted<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.leases.revoke_later(self.id);
+            self.keys.revoke_later(self.id);
         }
     }
 }
 
-impl Leases {
-    pub fn new(client: Arc<Client>) -> Self {
-        Self { client, tasks: Mutex::default() }
-    }
-
+impl Keys {
     pub fn granted(&self, id: i64) -> Granted<'_> {
-        Granted { leases: self, id, is_kept: false }
+        Granted { keys: self, id, is_kept: false }
     }
 
     pub async fn grant(&self, ttl: Duration) -> Result<Granted<'_>, StoreError> {
@@ -69,8 +58,8 @@ impl Leases {
             let random = getrandom::u64().map_err(|error| StoreError::no_random_bytes(error.into()))?;
             let id = (random.cast_signed() & i64::MAX).max(1);
             let granted = self.granted(id);
-            let request = LeaseGrantRequest { ttl_seconds: whole_seconds(ttl), id };
-            let asked = request.ttl_seconds;
+            let asked = whole_seconds(ttl);
+            let request = LeaseGrantRequest { ttl_seconds: asked, id };
             let answer: LeaseResponse = self.client.call(&connection, LEASE_GRANT, request).await?;
             if answer.ttl_seconds < asked {
                 return Err(StoreError::misconfigured(format!(
@@ -83,7 +72,7 @@ impl Leases {
         self.client.operate(grant).await
     }
 
-    /// As [`Leases::grant`], for an announcement, which nobody else writes: `before`, if that is of this duration and
+    /// As [`Keys::grant`], for an announcement, which nobody else writes: `before`, if that is of this duration and
     /// lives.
     pub async fn grant_again(&self, before: i64, ttl: Duration) -> Result<Granted<'_>, StoreError> {
         let keep = |connection: Arc<Connection>| async move { self.keep_alive(&connection, before).await };
@@ -115,7 +104,7 @@ impl Leases {
             let revoked = client.call::<_, Nothing>(&connection, LEASE_REVOKE, LeaseRequest { id });
             let _ = timeout(client.bound, revoked).await;
         };
-        let mut tasks = self.tasks.lock();
+        let mut tasks = self.revocations.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(revoke, &runtime);
     }

@@ -17,7 +17,8 @@ const MOST_ASKED: i64 = 1000;
 impl Keys {
     pub(super) async fn list_in_pages(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
         for beginning in self.names.beginnings(list) {
-            let range_end = after_all(&beginning);
+            // No text has this byte.
+            let range_end = [&beginning[..], b"\xff"].concat();
             let mut next = Some(beginning);
             let mut asks = None;
             let mut count = 0;
@@ -75,13 +76,4 @@ impl Keys {
 
 fn after(key: &[u8]) -> Vec<u8> {
     [key, b"\0"].concat()
-}
-
-/// The last byte of `key` must not be 255.
-fn after_all(key: &[u8]) -> Vec<u8> {
-    let mut end = key.to_vec();
-    if let Some(last) = end.last_mut() {
-        *last = last.saturating_add(1);
-    }
-    end
 }

@@ -89,7 +89,6 @@ messages! {
     }
     TxnResponse {
         header: Option<ResponseHeader> = (message, optional, tag = "1"),
-        succeeded: bool = (bool, tag = "2"),
         responses: Vec<ResponseOp> = (message, repeated, tag = "3"),
     }
     WatchRequest {
@@ -147,12 +146,8 @@ messages! {
 /// A filter that hides puts.
 pub const NO_PUT: i32 = 0;
 
-fn one(key: &[u8]) -> RangeRequest {
-    RangeRequest { key: key.to_vec(), ..RangeRequest::default() }
-}
-
 pub fn get(key: &[u8]) -> RequestOp {
-    range(one(key))
+    range(RangeRequest { key: key.to_vec(), ..RangeRequest::default() })
 }
 
 pub fn range(request: RangeRequest) -> RequestOp {
@@ -164,7 +159,7 @@ pub fn put(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
 }
 
 pub fn delete(key: &[u8]) -> RequestOp {
-    RequestOp { delete: Some(one(key)), ..RequestOp::default() }
+    RequestOp { delete: Some(RangeRequest { key: key.to_vec(), ..RangeRequest::default() }), ..RequestOp::default() }
 }
 
 /// The key was last changed at that revision; zero: it is absent.
