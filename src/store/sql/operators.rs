@@ -24,14 +24,17 @@ pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, S
         Err(failure) => return Err(failure.into()),
     };
     let made = if is_new { format!("made {what}") } else { format!("{what} is there") };
-    let guarded = match is_guarded(server, &connection).await {
+    let is_guarded = is_guarded(server, &connection).await;
+    let guarded = match is_guarded {
         Ok(true) => Ok(Vec::new()),
         Ok(false) | Err(_) => server.tell(&connection, &server.statements.guard()).await,
     };
     let guarded = match guarded {
         Ok(_) | Err(Failure { meaning: Meaning::IsThere, .. }) => KEPT.to_owned(),
         Err(failure) if failure.error.kind == ErrorKind::Denied => {
-            format!("left it possible to DELETE a lease that is held: {}", failure.error)
+            // Who may not delete cannot see it, and the owner may have prevented it.
+            let left = if is_guarded.is_ok() { "left it possible" } else { "did not make it impossible" };
+            format!("{left} to DELETE a lease that is held: {}", failure.error)
         }
         Err(failure) => return Err(failure.into()),
     };

@@ -41,6 +41,16 @@ async fn a_user_who_may_not_create_the_table_hears_what_is_missing() {
 }
 
 #[tokio::test]
+async fn a_user_who_may_only_read_does_not_say_that_held_leases_can_be_deleted() {
+    let server = Server::start();
+    open(&server.own_url()).prepare().await.unwrap();
+    server.sql(&format!("CREATE ROLE reader LOGIN; GRANT SELECT ON {LOCKS} TO reader"));
+    let reader = open(&server.own_url().replace("//postgres@", "//reader@"));
+    let lines = reader.prepare().await.unwrap().join("\n");
+    assert!(lines.contains("did not make it impossible to DELETE") && !lines.contains("left it possible"), "{lines}");
+}
+
+#[tokio::test]
 async fn a_database_or_a_role_that_does_not_exist_is_named() {
     let server = shared();
     let one = candidate("one");
