@@ -77,7 +77,7 @@ impl Keys {
     async fn learn(&self) -> Result<Arc<Info>, StoreError> {
         let sent = BootInstant::now();
         let info = Arc::new(self.bucket.info().await?);
-        self.bucket.usable(&info.stream.config)?;
+        self.bucket.usable(&info.stream.config, false)?;
         self.clock.lock().sample_within(info.micros / 1000, info.slack(), sent, BootInstant::now());
         *self.known.lock() = Some(Arc::clone(&info));
         Ok(info)

@@ -4,7 +4,7 @@
 //! configuration: the stream's leader answers. Even that leader may have been voted out without knowing it. So a read
 //! only ever leads to a write that names the revision that was read, and the majority decides on that write.
 
-use super::connection::{Answer, Connections};
+use super::connection::Connections;
 use crate::lease::show;
 use crate::store::{ErrorKind, StoreError};
 use async_nats::HeaderMap;
@@ -81,15 +81,12 @@ impl Bucket {
 
     /// The bucket's state, and the server's time. None: there is no such bucket.
     pub async fn find(&self) -> Result<Option<Info>, StoreError> {
-        let name = format!("STREAM.INFO.{}", self.stream());
-        let answer: Value = match self.ask(&name, &Value::Null).await? {
-            Ok(answer) => answer,
-            Err(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => return Ok(None),
-            Err(error) => return Err(self.refused(&name, &error)),
-        };
+        let what = "STREAM.INFO";
+        let answer = self.ask::<Value>(what, &Value::Null, Some(ErrorCode::STREAM_NOT_FOUND)).await?;
+        let Some(answer) = answer else { return Ok(None) };
         let micros = answer["ts"].as_str().and_then(micros_of);
         let stream = serde_json::from_value(answer).ok();
-        let (stream, micros) = stream.zip(micros).ok_or_else(|| self.senseless(&name))?;
+        let (stream, micros) = stream.zip(micros).ok_or_else(|| self.senseless(what))?;
         Ok(Some(Info { stream, micros }))
     }
 
@@ -104,12 +101,10 @@ impl Bucket {
         struct Found {
             message: RawMessage,
         }
-        let name = format!("STREAM.MSG.GET.{}", self.stream());
-        match self.ask::<Found>(&name, &json!({ "last_by_subj": self.subject(key) })).await? {
-            Ok(found) => found.message.try_into().map(Some).map_err(|_| self.senseless(&name)),
-            Err(error) if error.error_code() == ErrorCode::NO_MESSAGE_FOUND => Ok(None),
-            Err(error) => Err(self.refused(&name, &error)),
-        }
+        let what = "STREAM.MSG.GET";
+        let request = json!({ "last_by_subj": self.subject(key) });
+        let found = self.ask::<Found>(what, &request, Some(ErrorCode::NO_MESSAGE_FOUND)).await?;
+        found.map(|found| found.message.try_into()).transpose().map_err(|_| self.senseless(what))
     }
 
     /// Writes the key if it is at revision `expected`, where zero stands for a key that holds nothing; without one,
@@ -131,7 +126,7 @@ impl Bucket {
         // The subject may belong to a stream that is not a bucket.
         headers.insert("Nats-Expected-Stream", self.stream());
         let subject = self.subject(key);
-        let Answer { message, sent_twice } = self.connections.request(&subject, headers, text.into()).await?;
+        let (message, sent_twice) = self.connections.request(&subject, headers, text.into()).await?;
         // What was sent first may have been applied, whatever became of the second.
         let in_doubt = |error| if sent_twice { StoreError { kind: ErrorKind::Unknown, ..error } } else { error };
         let Some(message) = message else { return Err(in_doubt(self.why_nobody_responds().await)) };
@@ -172,9 +167,9 @@ impl Bucket {
     }
 
     /// # Errors
-    /// No lease or lock can rely on this bucket.
-    pub fn fit(&self, config: &stream::Config) -> Result<(), StoreError> {
-        let all = self.subject(">");
+    /// No lease can rely on this bucket; or no lock, which the bucket may forget after a while (`forgets`).
+    pub fn usable(&self, config: &stream::Config, forgets: bool) -> Result<(), StoreError> {
+        let (all, age) = (self.subject(">"), show(config.max_age));
         let is_limited = config.max_messages > 0 || config.max_bytes > 0;
         let wrongs = [
             (
@@ -192,6 +187,13 @@ impl Bucket {
                 "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs \
                  and max_bytes",
             ),
+            (
+                !forgets && !config.max_age.is_zero(),
+                &*format!(
+                    "forgets its records after {age}, and leases must not be forgotten: set its TTL (max_age) to 0, or \
+                     name another bucket than that of lock_key="
+                ),
+            ),
         ];
         match wrongs.iter().find(|(is_so, _)| *is_so) {
             Some((_, wrong)) => Err(StoreError::misconfigured(format!("{} {wrong}", self.place()))),
@@ -199,39 +201,28 @@ impl Bucket {
         }
     }
 
-    /// # Errors
-    /// An election cannot work on this bucket, or cannot rely on it.
-    pub fn usable(&self, config: &stream::Config) -> Result<(), StoreError> {
-        self.fit(config)?;
-        if config.max_age.is_zero() {
-            return Ok(());
-        }
-        let (place, age) = (self.place(), show(config.max_age));
-        Err(StoreError::misconfigured(format!(
-            "{place} forgets its records after {age}, and leases must not be forgotten: set its TTL (max_age) to 0, or name \
-             another bucket than that of lock_key="
-        )))
-    }
-
-    /// Sends a request to JetStream. The inner error is its refusal.
+    /// Sends a request about the stream to JetStream. None: it was refused with the code `none`.
     pub async fn ask<T: DeserializeOwned>(
         &self,
-        name: &str,
+        what: &str,
         request: &Value,
-    ) -> Result<Result<T, ApiError>, StoreError> {
+        none: Option<ErrorCode>,
+    ) -> Result<Option<T>, StoreError> {
+        let subject = format!("$JS.API.{what}.{}", self.stream());
         let payload = if request.is_null() { String::new() } else { request.to_string() };
-        let answer = self.connections.request(&format!("$JS.API.{name}"), HeaderMap::new(), payload.into()).await?;
-        let Some(message) = answer.message else { return Err(self.without_jetstream().await) };
+        let (answer, _) = self.connections.request(&subject, HeaderMap::new(), payload.into()).await?;
+        let Some(message) = answer else { return Err(self.without_jetstream().await) };
         match serde_json::from_slice(&message.payload) {
-            Ok(Response::Ok(answer)) => Ok(Ok(answer)),
-            Ok(Response::Err { error }) => Ok(Err(error)),
-            Err(_) => Err(self.senseless(name)),
+            Ok(Response::Ok(answer)) => Ok(Some(answer)),
+            Ok(Response::Err { error }) if Some(error.error_code()) == none => Ok(None),
+            Ok(Response::Err { error }) => Err(self.refused(what, &error)),
+            Err(_) => Err(self.senseless(what)),
         }
     }
 
     /// As [`Bucket::ask`], where every refusal is an error.
-    pub async fn demand<T: DeserializeOwned>(&self, name: &str, request: &Value) -> Result<T, StoreError> {
-        self.ask(name, request).await?.map_err(|error| self.refused(name, &error))
+    pub async fn demand<T: DeserializeOwned>(&self, what: &str, request: &Value) -> Result<T, StoreError> {
+        self.ask(what, request, None).await?.ok_or_else(|| self.senseless(what))
     }
 
     /// The error for a refusal.

@@ -18,7 +18,7 @@ pub async fn identify(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
     let version = connection.client.server_info().version;
     let mut findings = vec![Finding::good(format!("{} runs version {version}", connection.server))];
     match bucket.info().await {
-        Ok(info) => match bucket.usable(&info.stream.config) {
+        Ok(info) => match bucket.usable(&info.stream.config, false) {
             Ok(()) => config(bucket, &info, &mut findings),
             Err(wrong) => findings.push(Finding::bad(wrong.message)),
         },

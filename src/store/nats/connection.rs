@@ -50,12 +50,6 @@ pub struct Connection {
     _watch: JoinSet<()>,
 }
 
-pub struct Answer {
-    /// None: nobody listens on the subject.
-    pub message: Option<Message>,
-    pub sent_twice: bool,
-}
-
 impl Connections {
     /// Opens the files. Makes no connection yet.
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
@@ -82,8 +76,13 @@ impl Connections {
         }
     }
 
-    /// Sends a request, and waits for the answer.
-    pub async fn request(&self, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Result<Answer, StoreError> {
+    /// Sends a request, and waits for the answer. None: nobody listens on the subject. And whether it was sent twice.
+    pub async fn request(
+        &self,
+        subject: &str,
+        headers: HeaderMap,
+        payload: Vec<u8>,
+    ) -> Result<(Option<Message>, bool), StoreError> {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;
         let request = || Request::new().timeout(None).headers(headers.clone()).payload(payload.clone().into());
@@ -116,7 +115,7 @@ impl Connections {
             let bound = show(self.bound);
             Err(StoreError::unknown(format!("{} did not answer within {bound}", connection.server)))
         })?;
-        Ok(Answer { message, sent_twice: sent_twice.into_inner() })
+        Ok((message, sent_twice.into_inner()))
     }
 
     async fn exchange(

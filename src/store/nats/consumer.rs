@@ -59,8 +59,7 @@ impl Bucket {
             ..push::Config::default()
         };
         let request = json!({ "stream_name": self.stream(), "config": config.into_consumer_config() });
-        let name = format!("CONSUMER.CREATE.{}", self.stream());
-        let made = self.demand(&name, &request);
+        let made = self.demand("CONSUMER.CREATE", &request);
         let consumer::Info { num_pending: pending, .. } = tokio::select! {
             biased;
             error = connections.failure(&connection, &mut events, &inbox) => return Err(error),

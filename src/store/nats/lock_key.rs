@@ -123,7 +123,7 @@ impl LockKey {
     /// It would end too soon, or never, or the bucket cannot be relied on.
     fn max_age(&self, info: &Info, lease: Duration) -> Result<Duration, StoreError> {
         let (name, config) = (&self.bucket.name, &info.stream.config);
-        self.bucket.fit(config)?;
+        self.bucket.usable(config, true)?;
         let shortest = lease + info.slack();
         let lasts = config.max_age;
         if lasts.is_zero() && !config.allow_message_ttl {

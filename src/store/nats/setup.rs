@@ -1,6 +1,6 @@
 //! `leaderctl store init`: makes the bucket.
 
-use super::bucket::{Bucket, Info, micros_of};
+use super::bucket::{Bucket, micros_of};
 use crate::store::{ErrorKind, StoreError};
 use crate::time::wall_clock_millis;
 use async_nats::HeaderMap;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     let made = bucket.find().await?.is_none() && create(bucket).await?;
     let mut info = bucket.info().await?;
-    bucket.usable(&info.stream.config)?;
+    bucket.usable(&info.stream.config, false)?;
     let place = bucket.place();
     let mut lines = vec![if made {
         format!("made {place}, in files, replicas: {}", info.stream.config.num_replicas)
@@ -21,7 +21,9 @@ pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
         format!("{place} is there")
     }];
     if info.stream.state.messages == 0 && !info.has_unique_revisions() && !info.is_clustered() {
-        match begin_at_birth(bucket, &info).await {
+        // Makes revisions begin there after the bucket was made, on a server that stands alone: a purge up to a number
+        // that is not reached yet moves the next message there.
+        match bucket.demand::<Value>("STREAM.PURGE", &json!({ "seq": info.created_micros() })).await.map(drop) {
             Ok(()) => info = bucket.info().await?,
             Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
                 lines.push(format!("left its revisions as they are: {error}"));
@@ -54,13 +56,9 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
         first_sequence: Some(time_of_birth(bucket).await?),
         ..stream::Config::default()
     };
-    let name = format!("STREAM.CREATE.{}", bucket.stream());
     let config = serde_json::to_value(config).expect("it is plain data");
-    match bucket.ask::<Value>(&name, &config).await? {
-        Ok(_) => Ok(true),
-        Err(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST => Ok(false),
-        Err(error) => Err(bucket.refused(&name, &error)),
-    }
+    let made = bucket.ask::<Value>("STREAM.CREATE", &config, Some(ErrorCode::STREAM_NAME_EXIST)).await?;
+    Ok(made.is_some())
 }
 
 /// The number at which revisions will begin, so that no earlier bucket of this name had them: the server's time, or
@@ -68,16 +66,9 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
 async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
     let told = match bucket.connections.request("$SYS.REQ.USER.INFO", HeaderMap::new(), Vec::new()).await {
         Err(error) if error.kind == ErrorKind::Denied => None,
-        told => told?.message,
+        told => told?.0,
     };
     let told = told.and_then(|message| serde_json::from_slice::<Value>(&message.payload).ok());
     let micros = told.and_then(|told| micros_of(told["server"]["time"].as_str()?));
     Ok(micros.unwrap_or_else(|| wall_clock_millis() * 1000))
-}
-
-/// Makes revisions begin there after the bucket was made, on a server that stands alone: a purge up to a number that is
-/// not reached yet moves the next message there.
-async fn begin_at_birth(bucket: &Bucket, info: &Info) -> Result<(), StoreError> {
-    let name = format!("STREAM.PURGE.{}", bucket.stream());
-    bucket.demand::<Value>(&name, &json!({ "seq": info.created_micros() })).await.map(drop)
 }
