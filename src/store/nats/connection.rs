@@ -12,7 +12,7 @@
 use super::address::Address;
 use super::failure::{Event, unanswered, unconnected};
 use super::login::options;
-use super::meter::{Meter, in_moderation};
+use super::meter::{Meter, within_memory_limit};
 use crate::lease::show;
 use crate::store::allowance::{MOST, complaint};
 use crate::store::kept_connection::{self, Kept};
@@ -199,7 +199,7 @@ impl Connections {
             let _ = Event::of(&reported).map(|event| teller.send(event));
             ready(())
         });
-        let Some(connected) = in_moderation(options.connect(format!("nats://{host}"))).await else {
+        let Some(connected) = within_memory_limit(options.connect(format!("nats://{host}"))).await else {
             return Err(StoreError::not_applied(complaint(&server, "nats", MOST)));
         };
         let client = connected.map_err(|error| unconnected(&self.address.login, self.bound, &server, &error))?;

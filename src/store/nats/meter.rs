@@ -53,7 +53,7 @@ impl Meter {
 }
 
 /// Runs `connecting`. None if this process needed too much memory meanwhile.
-pub async fn in_moderation<T>(connecting: impl Future<Output = T>) -> Option<T> {
+pub async fn within_memory_limit<T>(connecting: impl Future<Output = T>) -> Option<T> {
     let (mut connecting, before) = (pin!(connecting), resident_bytes());
     poll_fn(|context| {
         // The library reads for a while and then yields. A buffer that has grown stays until it is dropped. With an
