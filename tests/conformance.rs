@@ -364,27 +364,6 @@ fn timeless(report: Report) -> Report {
     Report { holder, ..report }
 }
 
-async fn a_list_shows_a_lease_that_has_expired_as_free(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    let led = async |one: &Candidate| other.list(one.shard.as_str()).await.unwrap()[0].1.holder.is_some();
-    let (one, term) = in_time("list/expired", async |shard| {
-        let (one, begun) = (short(shard, "one"), Instant::now());
-        let term = granted(&*store, &one).await.term;
-        let is_led = led(&one).await;
-        if store.expires() && begun.elapsed() >= LEAST {
-            return None;
-        }
-        assert!(is_led);
-        Some((one, term))
-    })
-    .await;
-    if !store.expires() {
-        assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    }
-    eventually("it expires", async || !led(&one).await).await;
-    assert_eq!(other.list(one.shard.as_str()).await.unwrap()[0].1.last_term, Some(term));
-}
-
 /// More than any store answers with at once.
 const CROWD: usize = 260;
 
@@ -474,30 +453,6 @@ async fn many_notes_are_read_at_once_as_each_is_by_itself(bench: &Bench) {
     assert_eq!(read.collect::<Vec<_>>(), expected);
 }
 
-async fn a_note_is_replaced_only_where_the_expected_text_stands(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    let shard: Shard = "replaced".parse().unwrap();
-    let (one, two) = (Note::for_ever("one"), Note::for_ever("two"));
-    for page in pages() {
-        let replace = async |expected, draft| other.replace(&shard, &page, expected, draft).await;
-        assert_eq!(replace(Some("one"), Some(&two)).await, Ok(false));
-        assert_eq!(replace(Some("one"), None).await, Ok(false));
-        assert_eq!(replace(None, None).await, Ok(true));
-        write(&*store, "replaced", &page, &one).await;
-        assert_eq!(replace(None, Some(&two)).await, Ok(false));
-        assert_eq!(replace(None, None).await, Ok(false));
-        assert_eq!(replace(Some("two"), Some(&two)).await, Ok(false));
-        assert_eq!(replace(Some("on"), Some(&two)).await, Ok(false));
-        assert_eq!(text(&*store, "replaced", &page).await.as_deref(), Some("one"));
-        assert_eq!(replace(Some("one"), Some(&two)).await, Ok(true));
-        assert_eq!(text(&*store, "replaced", &page).await.as_deref(), Some("two"));
-        assert_eq!(replace(Some("two"), None).await, Ok(true));
-        assert_eq!(text(&*store, "replaced", &page).await, None);
-        assert_eq!(replace(Some("two"), None).await, Ok(false));
-        write(&*store, "replaced", &page, &one).await;
-    }
-}
-
 async fn a_note_vanishes_after_its_time_and_not_before(bench: &Bench) {
     let (store, other) = (bench.store(), bench.store());
     let shard: Shard = "vanishing".parse().unwrap();
@@ -525,8 +480,13 @@ async fn a_note_vanishes_after_its_time_and_not_before(bench: &Bench) {
     }
     for page in &pages {
         assert_eq!(other.replace(&shard, page, Some("soon"), None).await, Ok(false));
+        assert_eq!(other.replace(&shard, page, None, None).await, Ok(true));
         // What has vanished is not in the way.
         write(&*other, "vanishing", page, &lasting("again", LEASE * 60)).await;
+        for other in [None, Some("agai"), Some("soon")] {
+            assert_eq!(store.replace(&shard, page, other, Some(&Note::for_ever("ever"))).await, Ok(false), "{other:?}");
+            assert_eq!(store.replace(&shard, page, other, None).await, Ok(false), "{other:?}");
+        }
         // A new time begins, or none.
         assert_eq!(store.replace(&shard, page, Some("again"), Some(&Note::for_ever("ever"))).await, Ok(true));
         assert_eq!(other.read(&shard, page).await, Ok(Some(Note::for_ever("ever"))));
@@ -624,23 +584,6 @@ async fn an_order_is_heard_with_the_next_renewal_and_so_is_its_end(bench: &Bench
     assert_eq!(heard(&[]).await, []);
 }
 
-async fn a_revoked_lease_that_another_took_at_once_was_revoked_all_the_same(bench: &Bench) {
-    let (store, other) = (bench.store(), bench.store());
-    if !store.expires() {
-        return;
-    }
-    let (one, two) = (candidate("revoked/taken", "one"), candidate("revoked/taken", "two"));
-    let term = granted(&*store, &one).await.term;
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(other.revoke(&one.shard, term).await, Ok(Release::Released));
-    let claim = other.claim(&two).await.expect("the store answers");
-    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Revoked), "after {claim:?}");
-    let Claim::Granted(grant) = claim else { return };
-    // What was revoked before is over with the next release.
-    assert_eq!(other.release(&two, grant.term).await, Ok(Release::Released));
-    assert_eq!(granted(&*store, &one).await.takeover, Takeover::Released);
-}
-
 /// One on local files ends with its holder alone.
 #[tokio::test]
 async fn a_lease_that_never_ends_by_itself_cannot_be_revoked() {
@@ -723,17 +666,6 @@ macro_rules! other_servers {
     };
 }
 
-macro_rules! without_a_server {
-    ($($case:ident),* $(,)?) => {
-        mod without_a_server {
-            use super::*;
-            suite!(scripted_documents, documents_bench(Style::SCRIPTED), [$($case),*]);
-            suite!(compared_documents, documents_bench(Style::COMPARING), [$($case),*]);
-            suite!(file, file_bench(), [$($case),*]);
-        }
-    };
-}
-
 macro_rules! everywhere {
     ($($case:ident),* $(,)?) => {
         suite!(scripted_documents, documents_bench(Style::SCRIPTED), [$($case),*]);
@@ -763,13 +695,6 @@ everywhere!(
     a_note_vanishes_after_its_time_and_not_before,
     standbys_are_found_by_the_beginning_of_their_shard,
     an_order_is_heard_with_the_next_renewal_and_so_is_its_end,
-);
-
-// What is decided above the documents: these stories are the same on every server.
-without_a_server!(
-    a_list_shows_a_lease_that_has_expired_as_free,
-    a_note_is_replaced_only_where_the_expected_text_stands,
-    a_revoked_lease_that_another_took_at_once_was_revoked_all_the_same,
 );
 
 async fn documents_bench(style: Style) -> (Bench, ()) {

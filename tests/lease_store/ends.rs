@@ -33,6 +33,8 @@ fn a_lease_that_was_seen_to_have_ended_does_not_live_again_when_the_clock_is_set
         assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
         advance(LEASE + SLACK);
         assert_eq!(now(standby.store.observe(&shard())), Ok(Observation::Free));
+        let listed = now(world.client().store.list("")).unwrap().remove(0).1;
+        assert_eq!((listed.holder, listed.last_term), (None, Some(term)));
         world.server.step(-3_600_000);
         assert_eq!(now(standby.store.observe(&shard())), Ok(Observation::Free));
         assert!(standby.lead(&candidate("two")) > term);
@@ -88,10 +90,15 @@ fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended() {
         assert!(left_behind.term.is_none() && left_behind.expires_in > Some(LEASE - seconds(2)), "{left_behind:?}");
         advance(seconds(1));
         // It is granted with a wait, or refused until then.
-        let (grant, took) = world.client().in_time(&candidate("two"));
+        let (next, two) = (world.client(), candidate("two"));
+        let (grant, took) = next.in_time(&two);
         let start = took + wait_of(&grant);
         assert!(grant.term > term && grant.takeover == Takeover::Revoked, "{grant:?}");
         assert!(start >= LEASE - seconds(1) - seconds(1) && start <= LEASE + SLACK, "{start:?}");
+        assert_eq!(world.client().renew(&one, term, 3), Renewal::Revoked, "though another took it");
+        // That is over with the next release.
+        assert_eq!(now(next.store.release(&two, grant.term)), Ok(Release::Released));
+        assert_eq!(world.client().in_time(&one).0.takeover, Takeover::Released);
     });
 }
 
@@ -201,28 +208,23 @@ fn a_wait_without_a_clock_lasts_from_when_it_was_seen_until_its_leader_says_that
 
 #[test]
 fn an_end_written_by_a_wrong_clock_is_written_again() {
-    let world = World::old(Style { tells: Tells::Seconds, ..STAMPING });
-    let (client, one, term) = leader(&world);
-    // The answer to the renewal is the first to show that the server is an hour ahead.
-    let server = std::sync::Arc::clone(&world.server);
-    client.line.next(renewal, Fate::After(Box::new(move || server.step(3_600_000))));
-    assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-    let ends = world.server.contents().get(&Name::Shard(shard())).unwrap().ends.unwrap();
-    assert!(ends >= world.server.now() + 15_000, "{ends}");
-}
-
-#[test]
-fn a_claim_by_a_wrong_clock_is_written_again() {
-    let world = World::old(Style { tells: Tells::Seconds, ..STAMPING });
-    let (client, one) = (world.client(), candidate("one"));
-    // It knows that the store remembers, whatever dates say.
-    now(client.store.observe(&shard())).unwrap();
-    advance(LEASE * 2);
-    let server = std::sync::Arc::clone(&world.server);
-    client.line.next(put_of_shard, Fate::After(Box::new(move || server.step(3_600_000))));
-    client.granted(&one);
-    let ends = world.server.contents().get(&Name::Shard(shard())).unwrap().ends.unwrap();
-    assert!(ends >= world.server.now() + 15_000, "{ends}");
+    for is_claim in [true, false] {
+        let world = World::old(Style { tells: Tells::Seconds, ..STAMPING });
+        let (client, one) = (world.client(), candidate("one"));
+        // It knows that the store remembers, whatever dates say.
+        now(client.store.observe(&shard())).unwrap();
+        advance(LEASE * 2);
+        let term = (!is_claim).then(|| client.lead(&one));
+        // The answer is the first to show that the server is an hour ahead.
+        let server = std::sync::Arc::clone(&world.server);
+        client.line.next(put_of_shard, Fate::After(Box::new(move || server.step(3_600_000))));
+        match term {
+            None => drop(client.granted(&one)),
+            Some(term) => assert_eq!(client.renew(&one, term, 1), Renewal::Renewed),
+        }
+        let ends = world.server.contents().get(&Name::Shard(shard())).unwrap().ends.unwrap();
+        assert!(ends >= world.server.now() + 15_000, "{is_claim} {ends}");
+    }
 }
 
 #[test]

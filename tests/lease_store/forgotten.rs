@@ -56,25 +56,6 @@ fn a_store_that_is_wiped_between_look_and_write_makes_its_next_leader_wait() {
 }
 
 #[test]
-fn a_leader_outlives_a_store_that_restarts_empty_even_if_a_standby_claims_first() {
-    each_led(LIVING, |world, client, one, term| {
-        advance(seconds(4));
-        world.restarts_empty();
-        let standby = world.client();
-        standby.refused(&candidate("two"));
-        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-        assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
-        advance(LEASE - seconds(1));
-        let holder = standby.refused(&candidate("two"));
-        assert_eq!(holder.session, Some(one.session.clone()));
-        assert!(world.server.contents().contains_key(&Name::Led(shard())));
-        assert_eq!(now(client.store.release(&one, term)), Ok(Release::Released));
-        advance(LEASE);
-        assert!(standby.lead(&candidate("two")) > term);
-    });
-}
-
-#[test]
 fn without_a_marker_where_only_an_operator_writes_it_leaders_lead_on_and_nobody_else_does() {
     let world = World::old(COMPARING);
     let (client, one, term) = leader(&world);
