@@ -5,6 +5,44 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+/// A table of one's own on the SQL server that the tests share; it has remembered for an hour.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+macro_rules! own_table {
+    ($options:literal) => {
+        struct Table {
+            server: &'static Server,
+            name: String,
+        }
+
+        impl Table {
+            async fn new() -> Self {
+                static NEXT: AtomicU32 = AtomicU32::new(0);
+                let table = Self { server: shared(), name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
+                table.store().prepare().await.expect("it can be made");
+                table.server.age(&table.name);
+                table
+            }
+
+            fn url(&self) -> String {
+                self.url_with($options)
+            }
+
+            fn url_with(&self, options: &str) -> String {
+                self.server.url_with(&format!("table={}&{options}", self.name))
+            }
+
+            fn store(&self) -> LeaseStore {
+                open(&self.url())
+            }
+
+            /// What the server's client says of a query with $T in place of the table.
+            fn sql(&self, statements: &str) -> String {
+                self.server.sql(&statements.replace("$T", &self.name))
+            }
+        }
+    };
+}
+
 #[cfg(feature = "bucket")]
 mod bucket;
 #[cfg(feature = "dynamodb")]

@@ -38,40 +38,11 @@ fn open(url: &str) -> LeaseStore {
     open_for(url, REQUEST_TIMEOUT)
 }
 
-/// A table of one's own on the server that the tests share; it has remembered for an hour.
-struct Table {
-    server: &'static Server,
-    name: String,
-}
+own_table!("ssl-mode=PREFERRED");
 
 impl Table {
-    async fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let table = Self { server: shared(), name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
-        table.store().prepare().await.expect("it can be made");
-        table.server.age(&table.name);
-        table
-    }
-
-    fn url(&self) -> String {
-        self.url_with("ssl-mode=PREFERRED")
-    }
-
-    fn url_with(&self, options: &str) -> String {
-        self.server.url_with(&format!("table={}&{options}", self.name))
-    }
-
     fn url_as(&self, user: &str) -> String {
         self.url().replace(&format!("//{ADMIN}@"), &format!("//{user}@"))
-    }
-
-    fn store(&self) -> LeaseStore {
-        open(&self.url())
-    }
-
-    /// What the client says of a query with $T in place of the table.
-    fn sql(&self, statements: &str) -> String {
-        self.server.sql(&statements.replace("$T", &self.name))
     }
 
     /// A user of one's own, without any grant.

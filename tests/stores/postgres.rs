@@ -40,38 +40,7 @@ fn open(url: &str) -> LeaseStore {
     try_open(url, REQUEST_TIMEOUT).expect("the address is right")
 }
 
-/// A table of one's own on the server that the tests share; it has remembered for an hour.
-struct Table {
-    server: &'static Server,
-    name: String,
-}
-
-impl Table {
-    async fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let table = Self { server: shared(), name: format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed)) };
-        table.store().prepare().await.expect("it can be made");
-        table.server.age(&table.name);
-        table
-    }
-
-    fn url(&self) -> String {
-        self.url_with("application_name=leaderrun")
-    }
-
-    fn url_with(&self, options: &str) -> String {
-        self.server.url_with(&format!("table={}&{options}", self.name))
-    }
-
-    fn store(&self) -> LeaseStore {
-        open(&self.url())
-    }
-
-    /// What psql says of a query with $T in place of the table.
-    fn sql(&self, statements: &str) -> String {
-        self.server.sql(&statements.replace("$T", &self.name))
-    }
-}
+own_table!("application_name=leaderrun");
 
 /// A store with a table that has remembered for an hour, on a server of one's own.
 async fn ready(server: &Server) -> LeaseStore {

@@ -7,21 +7,6 @@
 use super::*;
 
 #[tokio::test]
-async fn a_leader_puts_its_key_back_that_was_deleted_by_hand_and_nobody_leads_meanwhile() {
-    let server = old_server().await;
-    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead(&*first, &one).await;
-    let lease = server.lease_of(LOCK);
-    server.delete(LOCK);
-    assert_eq!(refused(second.claim(&candidate("two")).await.unwrap()).owner, "one");
-    assert_eq!(second.inspect(&one.shard).await.unwrap().holder.and_then(|holder| holder.term), Some(term));
-    assert_eq!(first.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    assert_eq!(server.lease_of(LOCK), lease);
-    assert_eq!(refused(second.claim(&candidate("two")).await.unwrap()).owner, "one");
-}
-
-#[tokio::test]
 async fn a_leader_whose_key_was_deleted_and_that_is_silent_is_waited_for_until_its_etcd_lease_is_gone() {
     let server = old_server().await;
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::fleet::{Fleet, leaderctl};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Whole at once, as the kubelet does it.
@@ -13,16 +13,21 @@ fn replace(file: &Path, text: &str) {
     fs::rename(&new, file).unwrap();
 }
 
-/// The library would use the former token for up to a minute; the server refuses it within ten seconds.
-#[test]
-fn a_token_that_is_replaced_and_revoked_disturbs_no_leader() {
+/// A server, its URL for who shows the token of a file, and that file with the first token.
+fn with_a_token(scratch: &TempDir) -> (Server, String, PathBuf) {
     let server = server();
-    let scratch = TempDir::new().unwrap();
     let file = scratch.path().join("token");
     replace(&file, &server.token("first"));
     let user = format!("tokenFile: {}", file.display());
     let kubeconfig = server.kubeconfig_of(&format!("https://{}", server.address()), &user, "token");
-    let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
+    (server, format!("kubernetes:?kubeconfig={}", kubeconfig.display()), file)
+}
+
+/// The library would use the former token for up to a minute; the server refuses it within ten seconds.
+#[test]
+fn a_token_that_is_replaced_and_revoked_disturbs_no_leader() {
+    let scratch = TempDir::new().unwrap();
+    let (server, url, file) = with_a_token(&scratch);
     let mut fleet = Fleet::new();
     fleet.start("one", &["--store", &url], &[], &[]);
     let leader = fleet.leader();
@@ -40,13 +45,8 @@ fn a_token_that_is_replaced_and_revoked_disturbs_no_leader() {
 
 #[test]
 fn a_token_that_is_revoked_is_named_and_the_tree_is_dead_before_the_lease_is_over() {
-    let server = server();
     let scratch = TempDir::new().unwrap();
-    let file = scratch.path().join("token");
-    replace(&file, &server.token("first"));
-    let user = format!("tokenFile: {}", file.display());
-    let kubeconfig = server.kubeconfig_of(&format!("https://{}", server.address()), &user, "token");
-    let url = format!("kubernetes:?kubeconfig={}", kubeconfig.display());
+    let (server, url, _) = with_a_token(&scratch);
     let mut fleet = Fleet::new();
     fleet.start("one", &["--stop-timeout", "1s", "--store", &url], &["ignore-term"], &[]);
     let leader = fleet.leader();

@@ -7,11 +7,6 @@ use super::*;
 /// Longer than a leader is busy with clients of the server, on a machine that stalls.
 const SHORT: Duration = Duration::from_secs(10);
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
-/// As if another server had written the marker.
-const ELSEWHERE: &str = "UPDATE $T SET text = JSON_SET(text, '$.incarnation', 'another one'), session = 'another one', \
-                         version = 'theirs' WHERE part = 'marker'";
-const YOUNG: &str = "SELECT CAST(JSON_EXTRACT(text, '$.created_ms') AS SIGNED) > 1000 * UNIX_TIMESTAMP() - 600000 \
-                     FROM $T WHERE part = 'marker'";
 
 /// With the table, as mariadb-dump and mysqldump do it unless they are told otherwise.
 #[tokio::test]
@@ -54,18 +49,4 @@ async fn a_lease_that_is_held_is_not_deleted_by_hand_and_neither_are_the_marks()
     store.release(&one, term).await.unwrap();
     table.sql("DELETE FROM $T WHERE part = 'lease'");
     assert!(granted(store.claim(&one).await.unwrap()).term > term);
-}
-
-/// As where a proxy sends candidates to the nodes of a cluster by turns.
-#[tokio::test]
-async fn a_look_where_the_marker_does_not_point_leaves_it_and_a_claim_does_not() {
-    let table = Table::new().await;
-    table.sql(ELSEWHERE);
-    table.store().observe(&shard()).await.unwrap();
-    let findings = table.store().check().await.unwrap();
-    let doubts = texts(&findings, Verdict::Doubtful);
-    assert!(doubts.iter().any(|text| text.contains("was started, promoted or wiped")), "{findings:?}");
-    assert_eq!(table.sql(YOUNG), "0");
-    assert_eq!(refused(table.store().claim(&candidate("one")).await.unwrap()).owner, FORGOTTEN);
-    assert_eq!(table.sql(YOUNG), "1");
 }

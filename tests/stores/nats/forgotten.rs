@@ -4,19 +4,6 @@
 
 use super::*;
 
-/// The version of an absence is all that a bucket that was made again has in common with the one before.
-#[tokio::test]
-async fn a_claim_over_what_was_absent_in_an_earlier_bucket_waits() {
-    let server = server().await;
-    let (store, rival) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    // It knows that the bucket is old.
-    lead(&*store, &Candidate { shard: "other".parse().unwrap(), ..candidate("one") }).await;
-    drop_bucket(&server);
-    rival.prepare().await.unwrap();
-    let left = refused(store.claim(&candidate("one")).await.unwrap()).expires_in;
-    assert!(left > Some(LEASE / 2), "{left:?}");
-}
-
 #[tokio::test]
 async fn revisions_of_a_bucket_that_was_made_again_do_not_meet_the_old_ones() {
     let server = server().await;

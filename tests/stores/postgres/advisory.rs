@@ -23,10 +23,6 @@ impl Lock {
         self.table.url_with(&format!("advisory_lock={}", self.key))
     }
 
-    fn url_through(&self, gate: &Gate) -> String {
-        self.url().replace(&self.table.server.address().to_string(), &gate.address.to_string())
-    }
-
     fn store(&self) -> LeaseStore {
         open(&self.url())
     }
@@ -64,6 +60,17 @@ impl Lock {
         })
         .await;
     }
+}
+
+/// A lock, a way to its server that misbehaves, and one who leads by a store that takes this way.
+async fn led_through_a_gate(timeout: Duration) -> (Lock, Gate, LeaseStore, Candidate, Term) {
+    let lock = Lock::new().await;
+    let server = lock.table.server.address();
+    let gate = Gate::to(server);
+    let store = try_open(&lock.url().replace(&server.to_string(), &gate.address.to_string()), timeout).unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    (lock, gate, store, one, term)
 }
 
 #[tokio::test]
@@ -117,11 +124,7 @@ async fn a_leader_whose_session_was_ended_hears_it_and_takes_the_lock_again() {
 
 #[tokio::test]
 async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_held() {
-    let lock = Lock::new().await;
-    let gate = Gate::to(lock.table.server.address());
-    let store = try_open(&lock.url_through(&gate), Duration::from_secs(4)).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (lock, gate, store, one, term) = led_through_a_gate(Duration::from_secs(4)).await;
     gate.lose_answers();
     lock.terminate();
     assert!(timeout(Duration::from_millis(300), store.doubted(&shard())).await.is_err(), "nobody tells");
@@ -138,11 +141,7 @@ async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_he
 
 #[tokio::test]
 async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
-    let lock = Lock::new().await;
-    let gate = Gate::to(lock.table.server.address());
-    let store = open(&lock.url_through(&gate));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (lock, gate, store, one, term) = led_through_a_gate(REQUEST_TIMEOUT).await;
     for sequence in 1..4 {
         gate.sever();
         timeout(PATIENCE, store.doubted(&shard())).await.expect("the connection ended");
@@ -158,11 +157,7 @@ async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
 
 #[tokio::test]
 async fn a_lock_that_a_lost_session_passes_on_to_the_next_is_never_free() {
-    let lock = Lock::new().await;
-    let gate = Gate::to(lock.table.server.address());
-    let store = open(&lock.url_through(&gate));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (lock, gate, store, one, term) = led_through_a_gate(REQUEST_TIMEOUT).await;
     let stranger = Stranger::at(lock.table.server).await;
     let attempt = lock.attempt();
     let tries = tokio::spawn(async move { while stranger.ask(&attempt).await == "f" {} });
@@ -177,11 +172,7 @@ async fn a_lock_that_a_lost_session_passes_on_to_the_next_is_never_free() {
 
 #[tokio::test]
 async fn a_lock_for_which_another_program_waits_stays_with_a_lost_session_until_the_tree_is_dead() {
-    let lock = Lock::new().await;
-    let gate = Gate::to(lock.table.server.address());
-    let store = try_open(&lock.url_through(&gate), Duration::from_secs(6)).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (lock, gate, store, one, term) = led_through_a_gate(Duration::from_secs(6)).await;
     let stranger = Stranger::at(lock.table.server).await;
     let wait = format!("SELECT pg_advisory_lock({})", lock.key);
     let waits = tokio::spawn(async move { stranger.ask(&wait).await });

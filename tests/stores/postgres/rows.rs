@@ -1,7 +1,8 @@
 //! Rows and names that are not what one hopes for.
 
 use super::*;
-use futures_util::future::join_all;
+use leaderrun::internals::store::Store;
+use std::sync::Arc;
 
 #[tokio::test]
 async fn schemas_and_tables_may_have_any_name() {
@@ -79,24 +80,10 @@ async fn candidates_exclude_each_other_in_a_serializable_database_too() {
     table.server.sql("CREATE DATABASE strict");
     table.server.sql("ALTER DATABASE strict SET default_transaction_isolation = 'serializable'");
     let url = table.url().replace("/postgres?", "/strict?");
-    let stores: Vec<_> = (0..4).map(|_| open(&url)).collect();
-    let candidates = ["one", "two", "three", "four"].map(candidate);
+    let stores: Vec<Arc<dyn Store>> = (0..4).map(|_| Arc::new(open(&url)) as _).collect();
     stores[0].prepare().await.unwrap();
     stores[0].vouch().await.unwrap();
-    for race in 0..25 {
-        let claims = join_all(stores.iter().zip(&candidates).map(async |(store, candidate)| {
-            loop {
-                match store.claim(candidate).await {
-                    Err(error) if error.kind == ErrorKind::NotApplied => {}
-                    answer => return answer.expect("it answers, or says that it was not applied"),
-                }
-            }
-        }));
-        let claims = claims.await;
-        let winners: Vec<_> = (0..4).filter(|&index| matches!(claims[index], Claim::Granted(_))).collect();
-        let [winner] = winners[..] else { panic!("race {race}: {claims:?}") };
-        while stores[winner].release(&candidates[winner], Term(0)).await.is_err() {}
-    }
+    one_wins_every_race(&stores, "race", 25).await;
 }
 
 #[tokio::test]
