@@ -297,6 +297,7 @@ fn leaders_that_renew_together_do_not_do_so_from_then_on() {
     assert_eq!(play.until(due + 4.9), []);
 }
 
+/// Beside a lock of other programs it ends with a release.
 #[test]
 fn a_definite_loss_stops_the_tree_and_waits_for_its_end_before_it_claims_again() {
     for (answer, loss) in [
@@ -304,24 +305,14 @@ fn a_definite_loss_stops_the_tree_and_waits_for_its_end_before_it_claims_again()
         (Renewal::Lost(None), Loss::RecordGone),
         (Renewal::Revoked, Loss::Revoked),
     ] {
-        let mut play = Play::leading(|_| {});
-        play.until(5.0);
-        let actions = play.renewed(Ok(answer));
-        let losing = Action::Stop(Stop::Losing { reason: loss.reason(), certain: true });
-        assert_eq!(actions, [Action::Say(Notice::Lost(loss)), losing]);
-        assert_eq!(play.until(7.0), [], "nothing is renewed, and nothing claimed while the tree lives");
-        assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Claim]);
-    }
-}
-
-#[test]
-fn beside_a_lock_of_other_programs_even_a_definite_loss_ends_with_a_release() {
-    for answer in [Renewal::Lost(Some(other())), Renewal::Lost(None), Renewal::Revoked] {
-        let mut play = Play::leading(|settings| settings.shares_lock = true);
-        play.until(5.0);
-        play.renewed(Ok(answer));
-        assert_eq!(play.until(7.0), [], "the tree lives");
-        assert_eq!(play.dead(), [Action::ForgetRenewals, RELEASE]);
+        for (shares_lock, next) in [(false, Action::Claim), (true, RELEASE)] {
+            let mut play = Play::leading(|settings| settings.shares_lock = shares_lock);
+            play.until(5.0);
+            let losing = Action::Stop(Stop::Losing { reason: loss.reason(), certain: true });
+            assert_eq!(play.renewed(Ok(answer.clone())), [Action::Say(Notice::Lost(loss.clone())), losing]);
+            assert_eq!(play.until(7.0), [], "nothing is renewed, and nothing claimed while the tree lives");
+            assert_eq!(play.dead(), [Action::ForgetRenewals, next]);
+        }
     }
 }
 

@@ -15,6 +15,12 @@ fn restarting(change: impl FnOnce(&mut Settings)) -> Play {
     })
 }
 
+/// The same, where a pause takes so many seconds.
+fn restarting_after(seconds: u64) -> Play {
+    let delay = Duration::from_secs(seconds);
+    restarting(|settings| settings.restart = Some(Restart { delay, ..RESTART }))
+}
+
 /// COMMAND ends, and its tree is dead.
 fn ends(play: &mut Play, end: CommandEnd) -> Vec<Action> {
     assert_eq!(play.tell(Event::Tree(TreeEvent::Ended(end))), []);
@@ -70,9 +76,7 @@ fn a_command_that_fails_is_started_again_in_its_term_after_pauses_that_double() 
 
 #[test]
 fn the_lease_is_renewed_while_nothing_runs() {
-    let mut play = restarting(|settings| {
-        settings.restart = Some(Restart { delay: Duration::from_secs(40), ..RESTART });
-    });
+    let mut play = restarting_after(40);
     fails(&mut play, 1);
     let actions = renewing_until(&mut play, 29.0);
     assert!((5..=6).contains(&renewals(&actions)), "{actions:?}");
@@ -195,17 +199,13 @@ fn a_loss_while_what_it_left_is_dying_is_a_loss() {
 
 #[test]
 fn a_loss_while_nothing_runs_ends_the_leadership() {
-    let mut play = restarting(|settings| {
-        settings.restart = Some(Restart { delay: Duration::from_secs(40), ..RESTART });
-    });
+    let mut play = restarting_after(40);
     fails(&mut play, 1);
     let actions = play.answered(5.0, Ok(Renewal::Lost(Some(other()))));
     assert!(has(&actions, &ended(Ended::Lost(Loss::TakenBy(other())))), "{actions:?}");
     assert!(has(&actions, &Action::Claim), "{actions:?}");
 
-    let mut play = restarting(|settings| {
-        settings.restart = Some(Restart { delay: Duration::from_secs(40), ..RESTART });
-    });
+    let mut play = restarting_after(40);
     fails(&mut play, 1);
     let actions = play.until(13.15);
     assert!(has(&actions, &ended(Ended::Lost(Loss::DeadlinePassed))), "{actions:?}");
@@ -214,9 +214,7 @@ fn a_loss_while_nothing_runs_ends_the_leadership() {
 
 #[test]
 fn it_is_not_started_with_too_little_of_the_lease_left() {
-    let mut play = restarting(|settings| {
-        settings.restart = Some(Restart { delay: Duration::from_secs(8), ..RESTART });
-    });
+    let mut play = restarting_after(8);
     fails(&mut play, 1);
     let actions = play.until(9.0);
     assert!(starts(&actions) == 0 && renewals(&actions) > 1, "no renewal was answered: {actions:?}");

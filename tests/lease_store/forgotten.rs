@@ -437,25 +437,6 @@ fn a_release_over_an_older_copy_leaves_the_term_that_it_ends() {
 }
 
 #[test]
-fn a_document_deleted_by_hand_ends_the_leadership_and_makes_the_next_one_wait() {
-    each_led(ALL, |world, client, one, term| {
-        world.delete();
-        let (next, two) = (world.client(), candidate("two"));
-        let grant = next.waits(&two);
-        assert!(grant.term > term, "{grant:?}");
-        let Renewal::Lost(Some(holder)) = client.renew(&one, term, 1) else { panic!("renewed") };
-        assert_eq!(holder.session, Some(two.session.clone()));
-        // Neither a release nor a crash of the next one ends the wait.
-        advance(seconds(2));
-        assert_eq!(now(next.store.release(&two, grant.term)), Ok(Release::Released));
-        let grant = world.client().granted(&candidate("three"));
-        assert!(wait_of(&grant) >= LEASE - seconds(2), "{grant:?}");
-        world.delete();
-        assert_eq!(next.renew(&two, grant.term, 1), Renewal::Lost(None));
-    });
-}
-
-#[test]
 fn a_longer_lease_that_was_known_is_waited_for() {
     each(ALL, |world| {
         let long = Candidate { lease: LEASE * 4, ..candidate("long") };

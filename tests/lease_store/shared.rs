@@ -131,18 +131,7 @@ fn a_release_after_a_takeover_does_not_call_the_next_tree_dead() {
 }
 
 #[test]
-fn a_document_that_its_leader_wrote_again_has_its_term_in_the_led_mark_too() {
-    let world = World::old(SHARED);
-    let (client, one, term) = leader(&world);
-    world.restarts_empty();
-    assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
-    world.delete();
-    let report = now(world.client().store.inspect(&shard())).unwrap();
-    assert_eq!(report.last_term, Some(term));
-}
-
-#[test]
-fn a_document_that_its_leader_wrote_again_has_the_orders_of_the_led_mark() {
+fn a_document_that_its_leader_wrote_again_has_the_orders_of_the_led_mark_and_its_term_there() {
     let world = World::old(SHARED);
     let (client, one, term) = leader(&world);
     let operator = paused(&world);
@@ -150,6 +139,11 @@ fn a_document_that_its_leader_wrote_again_has_the_orders_of_the_led_mark() {
     world.server.restart();
     assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
     assert_eq!(operator.orders().as_deref(), Some("pause --keep"));
+    world.restarts_empty();
+    assert_eq!(client.renew(&one, term, 2), Renewal::Renewed);
+    world.delete();
+    let report = now(world.client().store.inspect(&shard())).unwrap();
+    assert_eq!(report.last_term, Some(term));
 }
 
 #[test]

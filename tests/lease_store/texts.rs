@@ -108,13 +108,3 @@ fn what_another_program_keeps_without_a_date_is_free_once_it_stood_unchanged() {
         assert!(took < SLACK, "{style:?} {took:?}");
     }
 }
-
-#[test]
-fn a_marker_that_something_else_wrote_is_named_and_kept() {
-    each(ALL, |world| {
-        world.edit(|contents| contents.get_mut(&Name::Marker).unwrap().text = "nonsense".to_owned());
-        let error = now(world.client().store.claim(&candidate("one"))).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
-        assert_eq!(world.server.contents().get(&Name::Marker).unwrap().text, "nonsense");
-    });
-}
