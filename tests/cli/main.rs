@@ -122,9 +122,7 @@ fn wrong_flags_are_usage_errors() {
         (&["--health-interval", "1"], "--health-interval needs --health"),
         (&["--hook-timeout", "0s"], "--hook-timeout 0s leaves a hook no time to run"),
         (&["--pre-start", " "], "write a command for the shell"),
-        (&["--restart", "sometimes"], "--restart"),
         (&["--restart-limit", "3"], "--restart-limit needs --restart"),
-        (&["--restart", "always", "--restart-limit", "-1"], "--restart-limit"),
         (&["--restart", "always", "--every", "5m"], "--every and --restart exclude each other: use --retry-failed"),
         (&["--relinquish", "soon"], "a crontab's five fields"),
         (&["--relinquish", "* * * * 1 Nowhere/Land"], "failed to find timezone Nowhere/Land"),
@@ -134,10 +132,8 @@ fn wrong_flags_are_usage_errors() {
         (&["--every", "999ms"], "1s"),
         (&["--every", "9years"], "366 days"),
         (&["--retry-failed", "1"], "--every or --once"),
-        (&["--once", "a", "--done-exit-code", "256"], "0 to 255"),
         (&["--once", "a/b"], "letters, digits"),
         (&["--owner", "\u{1b}[31m"], "invalid value '\\u{1b}[31m' for '--owner <NAME>'"),
-        (&["--log-format", "xml"], "possible values: text, json"),
         (&["-c", "true"], "-c STRING and COMMAND exclude each other"),
     ] {
         run(&[&["--store", &store], flags].concat(), "shard").refused(64, words);
@@ -851,9 +847,7 @@ fn an_operator_who_mistypes_gets_the_known_names() {
     for (words, told) in [
         (&["statsu", "x"][..], "unrecognized subcommand 'statsu'; a similar subcommand exists: 'status' (see"),
         (&[], "requires a subcommand but one was not provided [subcommands: status, list, watch,"),
-        (&["status"], "required arguments were not provided: <SHARD>..."),
         (&["status", "--josn", "x"], "unexpected argument '--josn' found; a similar argument exists: '--json' (see"),
-        (&["completions", "tcsh"], "possible values: leaderrun, leaderctl"),
         (&["status", "../x"], "not a path"),
         (&["--store", "nonsense", "status", "x"], "no scheme"),
         (&["--request-timeout", "0", "status", "x"], "--request-timeout 0s leaves no time"),

@@ -75,3 +75,28 @@ async fn open_with(url: &str, request_timeout: Duration) -> Arc<dyn Store> {
     let location = Location::from_url(url).expect("the URL is right");
     location.open(request_timeout).await.expect("it opens without a server")
 }
+
+/// `restore` brings the rows back that `dump` has seen, while `first` leads.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+async fn rows_that_come_back_let_nobody_else_lead<D>(
+    first: &dyn Store,
+    second: &dyn Store,
+    dump: impl AsyncFnOnce() -> D,
+    restore: impl AsyncFnOnce(D),
+) {
+    use leaderrun::internals::store::{Doubt, Renewal};
+    use support::claims::{granted_in_time, lead, refused, with_lease};
+    // Longer than a leader is busy with clients of the server, on a machine that stalls.
+    let [one, two] = ["one", "two"].map(|owner| with_lease(owner, Duration::from_secs(10)));
+    let term = lead(first, &one).await;
+    first.release(&one, term).await.unwrap();
+    // It knows the very row that comes back, and that the table has remembered for long.
+    let known = lead(second, &two).await;
+    second.release(&two, known).await.unwrap();
+    let dumped = dump().await;
+    let lost = lead(first, &one).await;
+    restore(dumped).await;
+    assert_eq!(refused(second.claim(&two).await.unwrap()).doubt, Some(Doubt::Forgotten));
+    assert_eq!(first.renew(&one, lost, 1).await, Ok(Renewal::Renewed));
+    assert!(granted_in_time(second, &two).await.term > lost);
+}

@@ -7,24 +7,6 @@
 use super::*;
 
 #[tokio::test]
-async fn a_leader_whose_key_was_deleted_and_that_is_silent_is_waited_for_until_its_etcd_lease_is_gone() {
-    let server = old_server().await;
-    let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = with_lease("one", Duration::from_secs(5));
-    let begun = Instant::now();
-    let term = lead(&*first, &one).await;
-    sleep(Duration::from_secs(2)).await;
-    // A renewal under way keeps the lease alive after the deletion.
-    server.delete(LOCK);
-    let lease = server.lease_in(DOCUMENT);
-    server.etcdctl(&["lease", "keep-alive", "--once", &lease]);
-    let grant = granted_in_time(&*second, &candidate("two")).await;
-    assert!(begun.elapsed() > Duration::from_millis(6_900), "{:?}", begun.elapsed());
-    assert!(grant.term > term && grant.start_after.is_none(), "{grant:?}");
-    assert!(matches!(first.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "two"));
-}
-
-#[tokio::test]
 async fn a_key_without_its_document_is_in_the_way_until_it_ends() {
     let server = old_server().await;
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
@@ -58,17 +40,6 @@ async fn a_backup_that_is_restored_is_another_life_for_who_was_there() {
     let third = open(&server.own_url()).await;
     assert_eq!(refused(third.claim(&candidate("three")).await.unwrap()).owner, "one");
     assert_eq!(first.renew(&one, term, 2).await, Ok(Renewal::Renewed));
-}
-
-#[tokio::test]
-async fn a_marker_that_is_deleted_while_it_is_young_is_written_again() {
-    let server = Server::start();
-    for _ in 0..2 {
-        let store = open(&server.own_url()).await;
-        let holder = refused(store.claim(&candidate("one")).await.unwrap());
-        assert_eq!(holder.doubt, Some(Doubt::FirstUse), "{holder:?}");
-        server.delete("leaderrun/base");
-    }
 }
 
 #[tokio::test]

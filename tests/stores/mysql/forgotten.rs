@@ -3,35 +3,27 @@
 //! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
-
-/// Longer than a leader is busy with clients of the server, on a machine that stalls.
-const SHORT: Duration = Duration::from_secs(10);
-const FORGOTTEN: &str = "a leader that the store may have forgotten";
+use crate::rows_that_come_back_let_nobody_else_lead;
 
 /// With the table, as mariadb-dump and mysqldump do it unless they are told otherwise.
 #[tokio::test]
 async fn rows_that_came_out_of_a_dump_do_not_disturb_the_leader_and_let_nobody_else_lead() {
     let table = Table::new().await;
-    let (first, second) = (table.store(), table.store());
-    let (one, two) = (with_lease("one", SHORT), with_lease("two", SHORT));
-    let term = lead(&first, &one).await;
-    first.release(&one, term).await.unwrap();
-    // It knows the very row that comes back, and that the table has remembered for long.
-    let known = lead(&second, &two).await;
-    second.release(&two, known).await.unwrap();
-    let mut dump = std::process::Command::new("mariadb-dump");
-    dump.args(["--no-defaults", "-h", "127.0.0.1", "-u", ADMIN, "-P", &table.server.port().to_string()]);
-    let dump = dump.args([DATABASE, &table.name]).output().unwrap();
-    assert!(dump.status.success(), "{dump:?}");
-    let lost = lead(&first, &one).await;
-    // The server tells when a table was made in whole seconds.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), dump.stdout).unwrap();
-    table.sql(&format!("source {}", file.path().display()));
-    assert_eq!(refused(second.claim(&two).await.unwrap()).owner, FORGOTTEN);
-    assert_eq!(first.renew(&one, lost, 1).await, Ok(Renewal::Renewed));
-    assert!(granted_in_time(&second, &two).await.term > lost);
+    let dump = async || {
+        let mut dump = std::process::Command::new("mariadb-dump");
+        dump.args(["--no-defaults", "-h", "127.0.0.1", "-u", ADMIN, "-P", &table.server.port().to_string()]);
+        let dump = dump.args([DATABASE, &table.name]).output().unwrap();
+        assert!(dump.status.success(), "{dump:?}");
+        dump.stdout
+    };
+    let restore = async |dump: Vec<u8>| {
+        // The server tells when a table was made in whole seconds.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), dump).unwrap();
+        table.sql(&format!("source {}", file.path().display()));
+    };
+    rows_that_come_back_let_nobody_else_lead(&table.store(), &table.store(), dump, restore).await;
 }
 
 #[tokio::test]

@@ -157,14 +157,19 @@ async fn a_user_who_may_not_use_the_key_is_denied_and_a_check_names_it() {
     assert!(texts(&findings, Verdict::Bad)[0].starts_with(&named), "{findings:?}");
 }
 
-/// Both in one bucket, where each message says when it is forgotten.
-#[tokio::test]
-async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
+/// Of our records and the key, where each message says when it is forgotten.
+async fn both_in_one_bucket() -> (Server, Arc<dyn Store>) {
     let server = Server::start();
     make_bucket(&server, &json!({ "allow_msg_ttl": true }));
     let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=" + LEADER_HERE;
     let store = open(&both).await;
     ready(&both).await;
+    (server, store)
+}
+
+#[tokio::test]
+async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
+    let (server, store) = both_in_one_bucket().await;
     let one = with_lease("one", Duration::from_secs(5));
     let client = server.client_of(ELECTIONS);
     let write = |headers: &str| client.try_put(LEADER_HERE, headers, "backend-7");
@@ -196,11 +201,7 @@ async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
 
 #[tokio::test]
 async fn a_leader_whose_key_another_program_has_taken_for_ever_has_lost_it() {
-    let server = Server::start();
-    make_bucket(&server, &json!({ "allow_msg_ttl": true }));
-    let both = server.own_url().replace(BUCKET, ELECTIONS) + "?lock_key=" + LEADER_HERE;
-    let store = open(&both).await;
-    ready(&both).await;
+    let (server, store) = both_in_one_bucket().await;
     let one = candidate("one");
     let term = lead(&*store, &one).await;
     assert!(server.client_of(ELECTIONS).try_put(LEADER_HERE, "", "backend-7")["error"].is_null());

@@ -3,28 +3,15 @@
 //! The story that all stores share is in tests/conformance/forgotten.rs. Here is what is special about this one.
 
 use super::*;
-
-/// Longer than a leader is busy with clients of the server, on a machine that stalls.
-const SHORT: Duration = Duration::from_secs(8);
-const FORGOTTEN: &str = "a leader that the store may have forgotten";
+use crate::rows_that_come_back_let_nobody_else_lead;
 
 /// A claim that was judged by what stood there before the dump came back.
 #[tokio::test]
 async fn a_dump_that_has_the_very_row_that_a_candidate_knows_is_no_reason_to_lead() {
     let table = Table::new().await;
-    let (first, second) = (table.store(), table.store());
-    let (one, two) = (with_lease("one", SHORT), with_lease("two", SHORT));
-    let term = lead(&first, &one).await;
-    first.release(&one, term).await.unwrap();
-    // It knows the row as it was released, and that the table has remembered for long.
-    let known = lead(&second, &two).await;
-    second.release(&two, known).await.unwrap();
-    table.sql("CREATE TABLE $T_dump AS SELECT * FROM $T");
-    let lost = lead(&first, &one).await;
-    table.sql("TRUNCATE $T; INSERT INTO $T SELECT * FROM $T_dump");
-    assert_eq!(refused(second.claim(&two).await.unwrap()).owner, FORGOTTEN);
-    assert_eq!(first.renew(&one, lost, 1).await, Ok(Renewal::Renewed));
-    assert!(granted_in_time(&second, &two).await.term > lost);
+    let dump = async || drop(table.sql("CREATE TABLE $T_dump AS SELECT * FROM $T"));
+    let restore = async |()| drop(table.sql("TRUNCATE $T; INSERT INTO $T SELECT * FROM $T_dump"));
+    rows_that_come_back_let_nobody_else_lead(&table.store(), &table.store(), dump, restore).await;
 }
 
 #[tokio::test]
