@@ -169,7 +169,7 @@ impl LeaseStore {
 
     fn remember(&self, shard: &Shard, standing: &Standing) {
         self.with_seen(shard, |seen| {
-            seen.learn_term(standing.term());
+            seen.learn(standing.progress());
             seen.known = Some(standing.clone());
         });
     }

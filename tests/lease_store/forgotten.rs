@@ -379,6 +379,25 @@ fn a_wait_that_an_older_copy_got_outlives_the_leader_that_writes_itself_again() 
 }
 
 #[test]
+fn an_older_copy_of_a_leaders_document_ends_no_lease_for_who_saw_later_renewals() {
+    each(DATED, |world| {
+        let (client, one, term) = leader(&world);
+        let (standby, two) = (world.client(), candidate("two"));
+        let older = world.server.contents();
+        for sequence in 1..=8 {
+            advance(LEASE / 4);
+            assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
+        }
+        now(standby.store.observe(&shard())).unwrap();
+        world.server.restore(older);
+        standby.refused(&two);
+        assert_eq!(client.renew(&one, term, 9), Renewal::Renewed);
+        let (grant, took) = standby.in_time(&two);
+        assert!(grant.term > term && took >= LEASE - SLACK, "{took:?} {grant:?}");
+    });
+}
+
+#[test]
 fn a_lower_term_that_a_look_showed_is_read_again_before_it_is_believed() {
     each(ALL, |world| {
         let (client, one, first) = leader(&world);

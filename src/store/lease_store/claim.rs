@@ -8,7 +8,7 @@
 use super::document::{Document, Lease, LedMark};
 use super::documents::{Draft, Ends, Key, Leadership, Life, Marking, Over};
 use super::marker::{Marker, Reader};
-use super::seen::{Own, Standing};
+use super::seen::{Own, Progress, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::foreign_lock::ForeignLock;
@@ -156,7 +156,7 @@ impl LeaseStore {
     /// The document as it was last seen, if it could be taken then without another look.
     fn claimable(&self, candidate: &Candidate) -> Option<Standing> {
         self.with_seen(&candidate.shard, |seen| {
-            let known = seen.known.as_ref().filter(|known| known.knows_led() && known.term() >= seen.highest())?;
+            let known = seen.known.as_ref().filter(|known| known.knows_led() && !seen.is_older(known))?;
             let ours = known.found.ours()?;
             let is_free = match &ours.leadership {
                 None => !matches!(ours.life, Life::Left { .. }),
@@ -349,7 +349,7 @@ impl LeaseStore {
         let leadership = Leadership { session: candidate.session.clone(), term };
         let document = written.document.unwrap_or(draft);
         self.with_seen(shard, |seen| {
-            seen.learn_term(term.0);
+            seen.learn(Progress { term: term.0, sequence: 0 });
             seen.own = Some(Own { leadership, sequence: 0, requested: 0, granted: sent, start_after, document });
         });
         Ok(Some(Grant { term, start_after, takeover }))

@@ -7,7 +7,8 @@
 //!   of a lease on our own clock stays left, whatever the server says later.
 //! - A lease that was seen unchanged (session, term and sequence) for all of its duration has ended, whatever dates
 //!   say. Where a renewal leaves no trace ([`Life::Left`]), that says nothing.
-//! - A document with a lower term than one that was seen comes from a store that has forgotten.
+//! - A document with a lower term than one that was seen, or of an earlier renewal in that term, comes from a store
+//!   that has forgotten.
 
 use super::document::{Document, LedMark, Orders};
 use super::documents::{Content, Found, Leadership, Life, Ours};
@@ -49,6 +50,12 @@ impl Standing {
         }
     }
 
+    /// How far the shard had come when this stood.
+    pub fn progress(&self) -> Progress {
+        let ours = self.found.ours().filter(|ours| ours.leadership.is_some());
+        Progress { term: self.term(), sequence: ours.map_or(u64::MAX, |ours| ours.sequence) }
+    }
+
     pub fn orders(&self) -> Option<&Orders> {
         match &self.document {
             Some(document) => document.orders.as_ref(),
@@ -79,6 +86,14 @@ impl Standing {
     }
 }
 
+/// It never shrinks while the store forgets nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Progress {
+    pub term: u64,
+    /// Of the last renewal; above all once nobody leads any more.
+    pub sequence: u64,
+}
+
 #[derive(Debug, Default)]
 pub struct Seen {
     /// The document as it stood when it was last read or written. None: the next write has to look first.
@@ -91,9 +106,9 @@ pub struct Seen {
     pub claims: Duration,
     sighting: Option<Sighting>,
     wait: Option<(Wait, BootInstant)>,
-    /// The highest term that any document showed.
-    highest: u64,
-    /// When a document first showed a lower one.
+    /// The most that any document showed.
+    most: Option<Progress>,
+    /// When a document first showed less.
     fell: Option<BootInstant>,
     pub own: Option<Own>,
 }
@@ -195,29 +210,34 @@ impl Seen {
         (over > now).then_some((wait, over))
     }
 
-    /// Notes whether the term fell, from a document that was read as it stands, and whose term was learnt.
+    /// Notes whether the document is older than what was seen before, if it was read as it stands and learnt.
     pub fn judge(&mut self, standing: &Standing, now: BootInstant) {
-        if standing.document.is_none() || standing.term() >= self.highest {
+        if standing.document.is_none() || !self.is_older(standing) {
             self.fell = None;
         } else {
             self.fell.get_or_insert(now);
         }
     }
 
-    /// Until when nobody may lead, because the document judged last has a lower term than one seen before: a lease of
-    /// this duration may have been forgotten.
+    pub fn is_older(&self, standing: &Standing) -> bool {
+        Some(standing.progress()) < self.most
+    }
+
+    /// Until when nobody may lead, because the document judged last is older than one seen before: a lease of this
+    /// duration may have been forgotten.
     pub fn until_risen(&self, lease: Duration, now: BootInstant) -> Option<BootInstant> {
         self.fell.map(|fell| fell.plus(lease)).filter(|until| *until > now)
     }
 
+    /// The highest term that any document showed.
     pub fn highest(&self) -> u64 {
-        self.highest
+        self.most.map_or(0, |most| most.term)
     }
 
-    pub fn learn_term(&mut self, term: u64) {
-        if term >= self.highest {
-            self.highest = term;
-            // A lower one after this means that the store has forgotten again.
+    pub fn learn(&mut self, progress: Progress) {
+        if Some(progress) >= self.most {
+            self.most = Some(progress);
+            // Less after this means that the store has forgotten again.
             self.fell = None;
         }
     }
