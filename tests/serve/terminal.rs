@@ -50,6 +50,7 @@ fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
     shell.wait_for("2 shards: 2 free");
     // The terminal is the shell's meanwhile.
     shell.keys(&["C-z"]);
+    shell.wait_for("Stopped");
     shell.shows("clear; echo icanon $(stty -a | grep -c ' icanon')", "icanon 1");
     shell.shows("clear; fg", "2 shards: 2 free");
     shell.keys(&["q"]);
