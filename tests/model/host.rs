@@ -10,12 +10,12 @@ use crate::mutants::Mutant;
 use crate::network::{Answer, Message, Place, Request, Way};
 use crate::orders::Orders;
 use crate::standby_tasks::StandbyTasks;
-use crate::store::{Id, Kind, Store};
-use crate::world::{Met, Start, World};
+use crate::store::{Conclusion, Contents, Id, Moment, Seen, Store};
+use crate::world::{Met, Owner, Start, World};
 use leaderrun::internals::election::{Action, Election, Event, Hold, HookEnd, Notice as Said, TreeEvent};
 use leaderrun::internals::guard::policy::{Effect, Input, Policy};
 use leaderrun::internals::lease::{Deadline, Term};
-use leaderrun::internals::store::{Claim, Observation, Renewal, StoreError};
+use leaderrun::internals::store::{Claim, Holder, Observation, Renewal, StoreError};
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +46,12 @@ pub struct Host {
     pub unheard: bool,
     /// The candidate wants a handover of this term, or an earlier one, to be forgotten.
     pub forgets: Option<Term>,
+    /// What its candidate remembers of the store.
+    pub seen: Seen,
+    /// Its candidate saw that the server has forgotten something.
+    pub marks: bool,
+    /// Its candidate lets go of the lock beside the lease.
+    pub lets_go: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +67,7 @@ pub struct Context<'a> {
     pub tick: Tick,
     pub store: &'a Store,
     pub orders: Option<Orders>,
+    pub lock: Option<Owner>,
     /// Nothing gets from this host to the store, or nothing back.
     pub cut: Option<Way>,
 }
@@ -85,6 +92,9 @@ impl Host {
             granted_under_pause: false,
             unheard: false,
             forgets: None,
+            seen: Seen::NOTHING,
+            marks: false,
+            lets_go: false,
         }
     }
 
@@ -190,11 +200,24 @@ impl Host {
     /// The candidate takes in the answer to a request.
     pub fn hear(&mut self, index: usize, answer: Answer, cx: &Context<'_>) {
         let message = self.messages.remove(index);
+        let answer = match answer {
+            Answer::Refused => match self.conclude(&message, cx) {
+                Some(answer) => Answer::Renewed(answer, None),
+                None => return,
+            },
+            answer => answer,
+        };
         let mut paused = false;
         let from_reply = cx.world.mutant == Some(Mutant::CountFromReply);
         let sent = if from_reply { self.clock.at(cx.tick) } else { message.sent_at };
         let event = match answer {
-            Answer::Claimed(answer) => Event::Claimed { sent, answer },
+            Answer::Claimed(answer) => {
+                if let Ok(Claim::Granted(grant)) = &answer {
+                    self.seen.learns(grant.term);
+                    self.seen.granted = message.sent_at;
+                }
+                Event::Claimed { sent, answer }
+            }
             Answer::Renewed(Ok(Renewal::Lost(_)), _) if cx.world.mutant == Some(Mutant::LossTakenForRenewal) => {
                 Event::Renewed { sent, answer: Ok(Renewal::Renewed), orders: None }
             }
@@ -203,8 +226,8 @@ impl Host {
             }
             Answer::Renewed(answer @ Ok(Renewal::Renewed), orders) => {
                 // One that a later renewal has passed by may be out of date: that one brings the orders.
-                let is_renewal = |message: &Message| matches!(message.request, Request::Renew { .. });
-                let latest = !self.messages.iter().any(|other| is_renewal(other) && other.sent > message.sent);
+                let latest = !self.messages.iter().any(|other| other.is_renewal() && other.sent > message.sent);
+                self.seen.granted = self.seen.granted.max(message.sent_at);
                 paused = latest && orders == Some(Orders::Paused { keep: false }) && orders == cx.orders;
                 let ignored = cx.world.mutant == Some(Mutant::OrdersWithRenewalIgnored);
                 let orders = orders.filter(|_| !ignored);
@@ -213,6 +236,7 @@ impl Host {
             }
             Answer::Renewed(answer, _) => Event::Renewed { sent, answer, orders: None },
             Answer::Released(answer) => Event::Released { answer },
+            Answer::Refused => unreachable!("it was concluded from"),
         };
         self.tell(event, cx);
         self.settle(cx);
@@ -224,7 +248,7 @@ impl Host {
     pub fn give_up(&mut self, index: usize, cx: &Context<'_>) {
         let mut late = self.messages[index].clone();
         let answer = match late.request {
-            Request::Renew { .. } if cx.world.mutant == Some(Mutant::SilenceTakenForRenewal) => {
+            Request::Renew { .. } | Request::Heal { .. } if cx.world.mutant == Some(Mutant::SilenceTakenForRenewal) => {
                 Answer::Renewed(Ok(Renewal::Renewed), None)
             }
             _ => late.request.fails(StoreError::unknown("no answer")),
@@ -255,30 +279,26 @@ impl Host {
 
     fn carry_out(&mut self, action: &Action, events: &mut VecDeque<Event>, cx: &Context<'_>) {
         match *action {
-            Action::Claim => {
-                let judged = match cx.store.kind {
-                    Kind::Atomic => None,
-                    Kind::Conditional if cx.cut.is_some() => None,
-                    Kind::Conditional => match cx.store.judge(self.id, cx.tick) {
-                        Ok(judged) => Some(judged),
-                        Err(record) => {
-                            let (sent, holder) = (self.clock.at(cx.tick), record.holder(cx.tick));
-                            return events.push_back(Event::Claimed { sent, answer: Ok(Claim::Refused(holder)) });
-                        }
-                    },
-                };
-                let read_lost = cx.store.kind == Kind::Conditional && judged.is_none();
-                self.send(Request::Claim { judged }, read_lost, cx);
-            }
+            Action::Claim => match self.look(cx) {
+                Some(Err(holder)) => {
+                    let sent = self.clock.at(cx.tick);
+                    events.push_back(Event::Claimed { sent, answer: Ok(Claim::Refused(holder)) });
+                }
+                judged => {
+                    let judged = judged.and_then(Result::ok);
+                    self.send(Request::Claim { judged }, judged.is_none(), cx);
+                }
+            },
             // A look is never held up: what it finds decides only whether a claim is worth making.
             Action::Observe => {
-                let answer = match cx.cut {
-                    None => Ok(cx.store.observe(cx.tick)),
-                    Some(_) => Err(StoreError::not_applied("cut off")),
+                let answer = match self.look(cx) {
+                    Some(Ok(_)) => {
+                        cx.world.meet(Met::SeenFree);
+                        Ok(Observation::Free)
+                    }
+                    Some(Err(holder)) => Ok(Observation::Held(holder)),
+                    None => Err(StoreError::not_applied("cut off")),
                 };
-                if answer == Ok(Observation::Free) {
-                    cx.world.meet(Met::SeenFree);
-                }
                 events.push_back(Event::Observed { answer });
             }
             // Read and answered at once, like a look.
@@ -297,8 +317,13 @@ impl Host {
             Action::Book { .. } | Action::Settle { .. } => unreachable!("nobody runs a job here"),
             Action::CountStandbys => unreachable!("nobody hands over of itself here"),
             Action::ForgetHandover { term } => self.forgets = Some(term),
-            Action::Renew { term, sequence } => self.send(Request::Renew { term, sequence }, false, cx),
-            Action::Release { term } => self.send(Request::Release { term }, false, cx),
+            Action::Renew { term, sequence } => {
+                self.send(Request::Renew { term, sequence, known: cx.store.known_write() }, false, cx);
+            }
+            Action::Release { term } => {
+                self.lets_go = true;
+                self.send(Request::Release { term, known: cx.store.known_write() }, false, cx);
+            }
             Action::Start { term, deadline } => {
                 assert!(self.leadership.is_none(), "a second tree on one host");
                 self.starting = Some((term, deadline));
@@ -318,7 +343,7 @@ impl Host {
             }
             Action::ForgetRenewals => {
                 for message in &mut self.messages {
-                    message.waiting &= !matches!(message.request, Request::Renew { .. });
+                    message.waiting &= !message.is_renewal();
                 }
                 self.messages.retain(Message::matters);
             }
@@ -346,6 +371,44 @@ impl Host {
             leadership.policy = Policy::new(Deadline::NONE, grace);
         }
         (self.term, self.leadership) = (Some(term), Some(leadership));
+    }
+
+    pub fn moment(&self, cx: &Context<'_>) -> Moment {
+        Moment { tick: cx.tick, now: self.clock.at(cx.tick) }
+    }
+
+    /// What is free to take, or who holds it. None if it is cut off.
+    fn look(&mut self, cx: &Context<'_>) -> Option<Result<Contents, Holder>> {
+        if cx.cut.is_some() {
+            return None;
+        }
+        self.marks |= cx.store.contents.lacks_marker();
+        let at = self.moment(cx);
+        let judged = cx.store.judge(self.id, &mut self.seen, at, cx.world.mutant);
+        Some(if cx.lock == Some(Owner::Other) { judged.and(Err(Holder::default())) } else { judged })
+    }
+
+    /// What the answer to a renewal is that was refused. None: another request is on the way.
+    fn conclude(&mut self, message: &Message, cx: &Context<'_>) -> Option<Result<Renewal, StoreError>> {
+        let (Request::Renew { term, sequence, .. } | Request::Heal { term, sequence, .. }) = message.request else {
+            unreachable!("it was a renewal");
+        };
+        if cx.cut.is_some() {
+            return Some(Err(StoreError::unknown("cut off")));
+        }
+        self.marks |= cx.store.contents.lacks_marker();
+        let read = cx.store.contents;
+        let request = match cx.store.conclude(self.id, term, &self.seen, self.moment(cx)) {
+            Conclusion::Lost => {
+                cx.world.meet(Met::DefiniteLoss);
+                return Some(Ok(Renewal::Lost(None)));
+            }
+            Conclusion::Overtaken => return Some(Ok(Renewal::Overtaken)),
+            Conclusion::Again => Request::Renew { term, sequence, known: cx.store.known_write() },
+            Conclusion::Heal => Request::Heal { term, sequence, read },
+        };
+        self.messages.push(Message { request, place: Place::OnTheWay, ..*message });
+        None
     }
 
     fn send(&mut self, request: Request, lost: bool, cx: &Context<'_>) {
@@ -412,7 +475,8 @@ impl Host {
     fn last_will(&mut self, cx: &Context<'_>) {
         let Some(term) = self.term else { return };
         cx.world.meet(Met::LastWill);
-        self.send(Request::Release { term }, false, cx);
+        self.lets_go = true;
+        self.send(Request::Release { term, known: cx.store.known_write() }, false, cx);
         if let Some(will) = self.messages.last_mut() {
             will.waiting = false;
         }

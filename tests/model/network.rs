@@ -2,7 +2,7 @@
 
 use crate::clock::Tick;
 use crate::orders::Orders;
-use crate::store::Seen;
+use crate::store::Contents;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::{Claim, Release, Renewal, StoreError};
 use leaderrun::internals::time::BootInstant;
@@ -21,16 +21,25 @@ pub struct Message {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// For a `Conditional` store, with what was judged to be free to take.
+    /// With what was read, and judged to be free to take. None if nothing could be read.
     Claim {
-        judged: Option<Seen>,
+        judged: Option<Contents>,
     },
+    /// With the write that it prolongs.
     Renew {
         term: Term,
         sequence: u64,
+        known: u8,
+    },
+    /// The leader's put over what was read, because the store forgot.
+    Heal {
+        term: Term,
+        sequence: u64,
+        read: Contents,
     },
     Release {
         term: Term,
+        known: u8,
     },
 }
 
@@ -53,6 +62,8 @@ pub enum Answer {
     Claimed(Result<Claim, StoreError>),
     /// With the orders as they were when it was applied.
     Renewed(Result<Renewal, StoreError>, Option<Orders>),
+    /// The document does not name the leadership.
+    Refused,
     Released(Result<Release, StoreError>),
 }
 
@@ -67,13 +78,22 @@ impl Request {
     pub fn fails(&self, error: StoreError) -> Answer {
         match self {
             Self::Claim { .. } => Answer::Claimed(Err(error)),
-            Self::Renew { .. } => Answer::Renewed(Err(error), None),
+            Self::Renew { .. } | Self::Heal { .. } => Answer::Renewed(Err(error), None),
             Self::Release { .. } => Answer::Released(Err(error)),
         }
     }
 }
 
 impl Message {
+    pub fn is_renewal(&self) -> bool {
+        matches!(self.request, Request::Renew { .. } | Request::Heal { .. })
+    }
+
+    /// What is compared with the write that stands. None: whoever waits for the answer looks, and sends it again.
+    pub fn compared(&self, known: u8) -> Option<u8> {
+        (!self.waiting).then_some(known)
+    }
+
     /// Something can still come of it.
     pub fn matters(&self) -> bool {
         self.waiting || matches!(self.place, Place::OnTheWay | Place::HeldUp)

@@ -20,7 +20,8 @@ pub enum Orders {
 impl Orders {
     /// Of the session that holds the lease. None if the lease is free.
     pub fn hand_over(store: &Store) -> Option<Self> {
-        store.record.map(|record| Self::HandedOver { term: record.term, from: record.session })
+        let (from, term) = store.contents.document?.leadership?;
+        Some(Self::HandedOver { term, from })
     }
 
     pub fn directives(self, candidate: Id) -> Directives {

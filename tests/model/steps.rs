@@ -6,7 +6,7 @@ use crate::network::{Place, Way};
 use crate::orders::Orders;
 use crate::standby_tasks::StandbyTasks;
 use crate::store::Id;
-use crate::world::{Faults, State, World};
+use crate::world::{Faults, Owner, State, World};
 use std::sync::Arc;
 
 /// Requests are numbered by their place in the host's list.
@@ -48,6 +48,13 @@ pub enum Step {
     Cut(Id, Way),
     Heal,
     Wipe,
+    FailOver,
+    Restore,
+    Delete,
+    SetClock,
+    Revoke,
+    /// Another program takes the lock, or lets it go.
+    Other,
     /// None: what was ordered is taken back.
     Order(Option<Orders>),
 }
@@ -66,6 +73,11 @@ impl Step {
             Self::Stop(_) => |left| &mut left.stops,
             Self::End(_) | Self::EndLeavingChildren(_) => |left| &mut left.ends,
             Self::Wipe => |left| &mut left.wipes,
+            Self::FailOver => |left| &mut left.failovers,
+            Self::Restore => |left| &mut left.restores,
+            Self::Delete => |left| &mut left.deletions,
+            Self::SetClock => |left| &mut left.clock_steps,
+            Self::Revoke => |left| &mut left.revocations,
             Self::Order(_) => |left| &mut left.orders,
             _ => return None,
         })
@@ -98,7 +110,7 @@ impl World {
         if steps.is_empty() && state.tick < self.horizon {
             steps.push(Step::Tick);
         }
-        Self::possible(state, steps);
+        self.possible(state, steps);
         self.faults(state, steps);
     }
 
@@ -133,7 +145,7 @@ impl World {
     }
 
     /// What may happen now or later or never, at no cost.
-    fn possible(state: &State, steps: &mut Vec<Step>) {
+    fn possible(&self, state: &State, steps: &mut Vec<Step>) {
         for host in &state.hosts {
             let id = host.id;
             for (index, message) in host.messages.iter().enumerate() {
@@ -146,7 +158,9 @@ impl World {
                 }
             }
             // Told for nothing it would only claim in vain.
-            let worthwhile = state.store.lease(state.tick).is_none_or(|record| record.session == id);
+            let at = host.moment(&self.context(state, id));
+            let worthwhile = state.lock != Some(Owner::Other)
+                && state.store.judge(id, &mut host.seen.clone(), at, self.mutant).is_ok();
             if worthwhile
                 && host.listens()
                 && host.candidate.as_ref().is_some_and(|candidate| candidate.machine.wants_change())
@@ -169,6 +183,9 @@ impl World {
         }
         if state.cut.is_some() {
             steps.push(Step::Heal);
+        }
+        if self.has_lock && !matches!(state.lock, Some(Owner::Host(_))) {
+            steps.push(Step::Other);
         }
     }
 
@@ -223,6 +240,22 @@ impl World {
             }
         }
         add(Step::Wipe);
+        add(Step::FailOver);
+        let document = state.store.contents.document;
+        let candidates = || state.hosts.iter().filter(|host| host.candidate.is_some());
+        // Only who has seen the last term, or the clock, can tell. The pages say so.
+        if candidates().all(|host| host.seen.knows(state.store.contents.term())) {
+            add(Step::Restore);
+        }
+        if candidates().all(|host| host.seen.knows_date()) {
+            add(Step::SetClock);
+        }
+        if document.is_some() {
+            add(Step::Delete);
+        }
+        if document.is_some_and(|document| document.leadership.is_some()) {
+            add(Step::Revoke);
+        }
         let paused = |keep| Some(Orders::Paused { keep });
         let orders = [paused(false), paused(true), Orders::hand_over(&state.store), None];
         orders.into_iter().filter(|orders| *orders != state.orders).map(Step::Order).for_each(add);

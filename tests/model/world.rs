@@ -12,7 +12,7 @@ use crate::network::{Answer, Message, Place, Request, Way};
 use crate::orders::Orders;
 use crate::standby_tasks::StandbyTasks;
 use crate::steps::Step;
-use crate::store::{Id, Kind, Seen, Store, Taken};
+use crate::store::{Contents, Id, Kind, Moment, Store, Taken, Touched};
 use leaderrun::internals::election::{CommandEnd, Event, Settings};
 use leaderrun::internals::lease::{Term, Timing, kept};
 use leaderrun::internals::store::{Claim, Delivery, Grant, Holder, Release, Renewal, StoreError, Takeover};
@@ -36,6 +36,8 @@ pub struct World {
     pub has_standby_tasks: bool,
     /// Each tree has a PID namespace of its own, which dies with its guard. Then all processes of a host may be struck.
     pub contained: bool,
+    /// A lock beside the lease, which another program takes and lets go as well.
+    pub has_lock: bool,
     pub horizon: Tick,
     /// The breaches that are looked for.
     pub breaches: Vec<Breach>,
@@ -77,6 +79,16 @@ pub struct Faults {
     pub ends: u8,
     /// The store loses all it knows.
     pub wipes: u8,
+    /// Another server answers, which lacks the last write.
+    pub failovers: u8,
+    /// The last write is undone: somebody restores an older copy.
+    pub restores: u8,
+    /// Somebody deletes the document.
+    pub deletions: u8,
+    /// Somebody sets the server's clock forward by a lease.
+    pub clock_steps: u8,
+    /// An operator ends a leadership by force.
+    pub revocations: u8,
     /// An operator orders something, or takes it back. No fault, but counted like one.
     pub orders: u8,
     /// Of all kinds together.
@@ -88,7 +100,7 @@ impl Faults {
 
     /// So many, of whatever kinds. What operators order is no fault.
     pub fn any(total: u8) -> Self {
-        Self { orders: 0, ..Self::each(total) }
+        Self { orders: 0, failovers: 0, restores: 0, deletions: 0, clock_steps: 0, revocations: 0, ..Self::each(total) }
     }
 
     const fn each(times: u8) -> Self {
@@ -103,6 +115,11 @@ impl Faults {
             stops: times,
             ends: times,
             wipes: times,
+            failovers: times,
+            restores: times,
+            deletions: times,
+            clock_steps: times,
+            revocations: times,
             orders: times,
             total: times,
         }
@@ -122,7 +139,7 @@ impl Faults {
 pub enum Breach {
     /// Two trees run at one instant.
     TwoTrees,
-    /// A tree runs and its session does not hold the lease (a store that was wiped excepted).
+    /// A tree runs and its session does not hold the lease, which nothing but its end or its holder has ended.
     OutlivedLease,
     /// A tree was started under a term that is not above all earlier ones.
     TermNotRisen,
@@ -134,13 +151,16 @@ pub enum Breach {
     PauseUnheard,
     /// A tree runs on a host where something still runs beside its standby.
     BesideStandby,
+    /// A tree runs while another program has the lock.
+    BesideOther,
     /// A candidate's timer fires again and again, and nothing comes of it.
     Spins,
 }
 
 impl Breach {
     /// All but the waste.
-    pub const HARMFUL: [Self; 4] = [Self::TwoTrees, Self::OutlivedLease, Self::TermNotRisen, Self::ReleasedAlive];
+    pub const HARMFUL: [Self; 5] =
+        [Self::TwoTrees, Self::OutlivedLease, Self::TermNotRisen, Self::ReleasedAlive, Self::BesideOther];
 }
 
 macro_rules! worth_meeting {
@@ -159,14 +179,20 @@ macro_rules! worth_meeting {
 
 worth_meeting! {
     TakenAfterCrash TakenAfterRelease SeenFree ClaimRecognised ClaimTooLate ClaimOvertaken RenewalLostAndRetried
-    RenewalOvertaken RenewalTooLate DefiniteLoss StaleRelease HeldBack GuardKillsInTime BackstopKills CandidateSeizes
+    RenewalOvertaken RenewalTooLate DefiniteLoss StaleRelease Healed GuardKillsInTime BackstopKills CandidateSeizes
     LastWill ResumedTooLate NotStarted PausedBeforeStart SteppedDown CommandWaited StandbyTasksSeized StandbyTasksBack
-    KillTimerKills DiedWithItsGuard
+    KillTimerKills DiedWithItsGuard HeldBack OtherLocked
 }
 
 impl Met {
     /// What can be met without operators, and without anything beside standbys: so many of the first ones.
     pub const UNORDERED: usize = 18;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    Host(Id),
+    Other,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -176,6 +202,8 @@ pub struct State {
     pub hosts: Vec<Arc<Host>>,
     pub cut: Option<(Id, Way)>,
     pub orders: Option<Orders>,
+    /// Who has the lock beside the lease.
+    pub lock: Option<Owner>,
     pub left: Faults,
     /// The highest term under which a tree was started.
     pub last_term: Term,
@@ -211,34 +239,38 @@ impl World {
 
     pub fn context<'a>(&'a self, state: &'a State, id: Id) -> Context<'a> {
         let cut = state.cut.filter(|(whose, _)| *whose == id).map(|(_, way)| way);
-        Context { world: self, tick: state.tick, store: &state.store, orders: state.orders, cut }
+        Context { world: self, tick: state.tick, store: &state.store, orders: state.orders, lock: state.lock, cut }
     }
 
     /// Applies a request to the store, which answers.
     fn apply(&self, state: &mut State, id: Id, message: &Message) -> Answer {
         let (now, sent, mutant) = (state.tick, message.sent, self.mutant);
-        match message.request {
-            Request::Claim { judged } => Answer::Claimed(Ok(self.claim(state, id, message, judged))),
-            Request::Renew { term, sequence } => {
-                let before = state.store.record;
-                let answer = state.store.renew(id, term, sequence, sent, now, mutant);
-                match answer {
-                    Renewal::Renewed if before.is_some_and(|record| record.skipped(sequence)) => {
-                        self.meet(Met::RenewalLostAndRetried);
-                    }
-                    Renewal::Renewed => {}
-                    Renewal::Overtaken => self.meet(Met::RenewalOvertaken),
-                    Renewal::Revoked => unreachable!("nobody revokes here"),
-                    Renewal::Lost(_) if message.waiting => self.meet(Met::DefiniteLoss),
-                    Renewal::Lost(_) => self.meet(Met::RenewalTooLate),
-                }
-                Answer::Renewed(Ok(answer), state.orders)
+        match &message.request {
+            Request::Claim { judged } => {
+                let judged = judged.expect("what could not be read is not sent");
+                Answer::Claimed(Ok(self.claim(state, id, message, judged)))
             }
-            Request::Release { term } => {
-                let before = state.store.record;
-                let answer = state.store.release(id, term, mutant);
-                match (&answer, before) {
-                    (Release::Released, Some(record)) if state.hosts[usize::from(record.session.0)].has_tree() => {
+            &Request::Renew { term, sequence, known } => {
+                let before = state.store.contents.document;
+                let known = message.compared(known);
+                let touched = state.store.renew((id, term), sequence, known, sent, now, mutant);
+                if touched == Touched::Done && before.is_some_and(|document| document.skipped(sequence)) {
+                    self.meet(Met::RenewalLostAndRetried);
+                }
+                self.touched(state, message, touched)
+            }
+            Request::Heal { term, sequence, read } => {
+                let touched = state.store.heal((id, *term), *sequence, read, sent, now);
+                if touched == Touched::Done {
+                    self.meet(Met::Healed);
+                }
+                self.touched(state, message, touched)
+            }
+            &Request::Release { term, known } => {
+                let holder = state.store.contents.document.and_then(|document| document.leadership);
+                let answer = state.store.release(id, term, message.compared(known), now, mutant);
+                match (&answer, holder) {
+                    (Release::Released, Some((holder, _))) if state.hosts[usize::from(holder.0)].has_tree() => {
                         state.breach = Some(Breach::ReleasedAlive);
                     }
                     (Release::NotHeld, Some(_)) => self.meet(Met::StaleRelease),
@@ -249,39 +281,74 @@ impl World {
         }
     }
 
-    fn claim(&self, state: &mut State, id: Id, message: &Message, judged: Option<Seen>) -> Claim {
+    fn touched(&self, state: &mut State, message: &Message, touched: Touched) -> Answer {
+        match touched {
+            Touched::Done => {
+                // The server that it reached is the one that counts from now on.
+                if message.waiting {
+                    state.store.mark(state.tick);
+                }
+                Answer::Renewed(Ok(Renewal::Renewed), state.orders)
+            }
+            Touched::Overtaken => {
+                self.meet(Met::RenewalOvertaken);
+                Answer::Renewed(Ok(Renewal::Overtaken), None)
+            }
+            Touched::Refused => {
+                if !message.waiting {
+                    self.meet(Met::RenewalTooLate);
+                }
+                Answer::Refused
+            }
+        }
+    }
+
+    fn claim(&self, state: &mut State, id: Id, message: &Message, mut judged: Contents) -> Claim {
         let now = state.tick;
-        let mut judged = judged.map_or_else(|| state.store.judge(id, now), Ok);
-        let (mut sent, clock) = (message.sent, state.hosts[usize::from(id.0)].clock);
+        let mut sent = message.sent;
+        if state.lock == Some(Owner::Other) {
+            self.meet(Met::OtherLocked);
+            return Claim::Refused(Holder::default());
+        }
+        let at = Moment { tick: now, now: state.hosts[usize::from(id.0)].clock.at(now) };
         loop {
-            let expected = match judged {
-                Ok(expected) => expected,
-                Err(record) => return Claim::Refused(record.holder(now)),
-            };
-            let before = state.store.record;
-            match state.store.take(id, expected, sent, now, self.mutant) {
+            let before = state.store.contents.document;
+            let seen = &mut Arc::make_mut(&mut state.hosts[usize::from(id.0)]).seen;
+            if message.waiting {
+                seen.samples(&state.store, at.now, self.mutant);
+            }
+            match state.store.take(id, &judged, seen, sent, at, self.mutant) {
                 Taken::Granted { term, wait, again } => {
                     let crashed = |id: Id| state.hosts[usize::from(id.0)].candidate.is_none();
-                    match before {
+                    match before.map(|document| document.leadership) {
                         _ if again => self.meet(Met::ClaimRecognised),
-                        Some(record) if crashed(record.session) => self.meet(Met::TakenAfterCrash),
-                        None if term.0 > 1 && state.store.wiped_at.is_none() => self.meet(Met::TakenAfterRelease),
+                        Some(Some((holder, _))) if crashed(holder) => self.meet(Met::TakenAfterCrash),
+                        Some(None) => self.meet(Met::TakenAfterRelease),
                         _ => {}
+                    }
+                    if self.has_lock && message.waiting {
+                        state.lock = Some(Owner::Host(id));
                     }
                     let start_after = wait.map(|wait| {
                         self.meet(Met::HeldBack);
                         match self.mutant {
-                            Some(Mutant::WaitFromRequest) => message.sent_at.plus(kept(self.timing().lease)),
-                            // The store may have forgotten while the request was under way.
-                            _ => clock.at(now).plus(kept(TICK * u32::from(wait))),
+                            Some(Mutant::WaitFromRequest) => message.sent_at.plus(kept(TICK * u32::from(wait))),
+                            // The tree may have been renewed while the request was under way.
+                            _ => at.now.plus(kept(TICK * u32::from(wait))),
                         }
                     });
                     return Claim::Granted(Grant { term, start_after, takeover: Takeover::Expired });
                 }
-                // The candidates that are there judge again, and write again.
+                // The candidates that are there look again, and write again.
                 Taken::Changed if message.waiting => {
                     self.meet(Met::ClaimOvertaken);
-                    (judged, sent) = (state.store.judge(id, now), now);
+                    state.store.mark(now);
+                    sent = now;
+                    let host = Arc::make_mut(&mut state.hosts[usize::from(id.0)]);
+                    match state.store.judge(id, &mut host.seen, at, self.mutant) {
+                        Ok(read) => judged = read,
+                        Err(holder) => return Claim::Refused(holder),
+                    }
                 }
                 Taken::Changed => return Claim::Refused(Holder::default()),
             }
@@ -314,6 +381,15 @@ impl World {
         let cx = self.context(state, id);
         change(&mut host, &cx);
         host.settle(&cx);
+        if std::mem::take(&mut host.marks) {
+            state.store.mark(state.tick);
+        }
+        // The connection that holds the lock is open for as long as one of its processes lives.
+        let is_closed = host.candidate.is_none()
+            && (host.leadership.is_none() || self.mutant == Some(Mutant::LockOfCandidateAlone));
+        if state.lock == Some(Owner::Host(id)) && (std::mem::take(&mut host.lets_go) || is_closed) {
+            state.lock = None;
+        }
         let started = host.leadership.is_some() && state.hosts[index].leadership.is_none();
         if started && host.granted_under_pause {
             state.breach = Some(Breach::StartedUnderPause);
@@ -334,11 +410,12 @@ impl World {
 
     fn breaches(state: &State, breach: Breach) -> bool {
         let running = || state.hosts.iter().filter(|host| host.runs_tree());
-        let leased = |host: &Host| state.store.lease(state.tick).is_some_and(|record| record.session == host.id);
+        let leased = |host: &Host| state.store.lease(state.tick) == Some(host.id);
         match breach {
             Breach::TwoTrees => running().count() > 1,
-            Breach::OutlivedLease => state.store.wiped_at.is_none() && running().any(|host| !leased(host)),
+            Breach::OutlivedLease => !state.store.is_disturbed && running().any(|host| !leased(host)),
             Breach::BesideStandby => state.hosts.iter().any(|host| host.has_tree() && host.standby_tasks.are_alive()),
+            Breach::BesideOther => state.lock == Some(Owner::Other) && running().next().is_some(),
             Breach::PauseUnheard => state.hosts.iter().any(|host| host.unheard),
             Breach::Spins => state.hosts.iter().any(|host| host.spins),
             Breach::TermNotRisen | Breach::ReleasedAlive | Breach::StartedUnderPause => state.breach == Some(breach),
@@ -363,10 +440,15 @@ impl Model for World {
             });
             State {
                 tick: 0,
-                store: Store::new(self.store),
+                store: Store::new(
+                    self.store,
+                    self.faults.failovers + self.faults.restores > 0,
+                    self.faults.clock_steps > 0,
+                ),
                 hosts: hosts.collect(),
                 cut: None,
                 orders: None,
+                lock: None,
                 left: self.faults,
                 last_term: Term(0),
                 breach: None,
@@ -452,7 +534,13 @@ impl Model for World {
             }
             Step::Heal => state.cut = None,
             Step::Order(orders) => state.orders = orders,
-            Step::Wipe => state.store.wipe(state.tick, self.mutant),
+            Step::Wipe => state.store.wipe(),
+            Step::FailOver => state.store.falls_back(false),
+            Step::Restore => state.store.falls_back(true),
+            Step::Delete => state.store.delete(),
+            Step::SetClock => state.store.step(),
+            Step::Revoke => state.store.revoke(),
+            Step::Other => state.lock = if state.lock.is_none() { Some(Owner::Other) } else { None },
         }
         Some(state)
     }
