@@ -15,7 +15,7 @@ use crate::world::{Met, Owner, Start, World};
 use leaderrun::internals::election::{Action, Election, Event, Hold, HookEnd, Notice as Said, TreeEvent};
 use leaderrun::internals::guard::policy::{Effect, Input, Policy};
 use leaderrun::internals::lease::{Deadline, Term};
-use leaderrun::internals::store::{Claim, Holder, Observation, Renewal, StoreError};
+use leaderrun::internals::store::{Claim, Observation, Renewal, StoreError};
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +59,13 @@ pub struct Candidate {
     pub machine: Election,
     pub frozen: bool,
     line: Vec<TreeEvent>,
+}
+
+enum Look {
+    Free(Contents),
+    Held,
+    /// Nothing comes back.
+    Lost,
 }
 
 /// What a host sees of the rest of the world.
@@ -213,7 +220,7 @@ impl Host {
         let event = match answer {
             Answer::Claimed(answer) => {
                 if let Ok(Claim::Granted(grant)) = &answer {
-                    self.seen.learns(grant.term);
+                    self.seen.learns((grant.term, 0));
                     self.seen.granted = message.sent_at;
                 }
                 Event::Claimed { sent, answer }
@@ -228,6 +235,9 @@ impl Host {
                 // One that a later renewal has passed by may be out of date: that one brings the orders.
                 let latest = !self.messages.iter().any(|other| other.is_renewal() && other.sent > message.sent);
                 self.seen.granted = self.seen.granted.max(message.sent_at);
+                if let Request::Renew { term, sequence, .. } | Request::Heal { term, sequence, .. } = message.request {
+                    self.seen.learns((term, sequence));
+                }
                 paused = latest && orders == Some(Orders::Paused { keep: false }) && orders == cx.orders;
                 let ignored = cx.world.mutant == Some(Mutant::OrdersWithRenewalIgnored);
                 let orders = orders.filter(|_| !ignored);
@@ -280,24 +290,22 @@ impl Host {
     fn carry_out(&mut self, action: &Action, events: &mut VecDeque<Event>, cx: &Context<'_>) {
         match *action {
             Action::Claim => match self.look(cx) {
-                Some(Err(holder)) => {
-                    let sent = self.clock.at(cx.tick);
-                    events.push_back(Event::Claimed { sent, answer: Ok(Claim::Refused(holder)) });
+                Look::Held => {
+                    let answer = Ok(Claim::Refused(cx.store.holder(cx.tick)));
+                    events.push_back(Event::Claimed { sent: self.clock.at(cx.tick), answer });
                 }
-                judged => {
-                    let judged = judged.and_then(Result::ok);
-                    self.send(Request::Claim { judged }, judged.is_none(), cx);
-                }
+                Look::Free(judged) => self.send(Request::Claim { judged: Some(judged) }, false, cx),
+                Look::Lost => self.send(Request::Claim { judged: None }, true, cx),
             },
             // A look is never held up: what it finds decides only whether a claim is worth making.
             Action::Observe => {
                 let answer = match self.look(cx) {
-                    Some(Ok(_)) => {
+                    Look::Free(_) => {
                         cx.world.meet(Met::SeenFree);
                         Ok(Observation::Free)
                     }
-                    Some(Err(holder)) => Ok(Observation::Held(holder)),
-                    None => Err(StoreError::not_applied("cut off")),
+                    Look::Held => Ok(Observation::Held(cx.store.holder(cx.tick))),
+                    Look::Lost => Err(StoreError::not_applied("cut off")),
                 };
                 events.push_back(Event::Observed { answer });
             }
@@ -377,15 +385,14 @@ impl Host {
         Moment { tick: cx.tick, now: self.clock.at(cx.tick) }
     }
 
-    /// What is free to take, or who holds it. None if it is cut off.
-    fn look(&mut self, cx: &Context<'_>) -> Option<Result<Contents, Holder>> {
+    fn look(&mut self, cx: &Context<'_>) -> Look {
         if cx.cut.is_some() {
-            return None;
+            return Look::Lost;
         }
         self.marks |= cx.store.contents.lacks_marker();
         let at = self.moment(cx);
         let judged = cx.store.judge(self.id, &mut self.seen, at, cx.world.mutant);
-        Some(if cx.lock == Some(Owner::Other) { judged.and(Err(Holder::default())) } else { judged })
+        judged.filter(|_| cx.lock != Some(Owner::Other)).map_or(Look::Held, Look::Free)
     }
 
     /// What the answer to a renewal is that was refused. None: another request is on the way.

@@ -51,6 +51,8 @@ pub enum Mutant {
     AbsenceWithoutMarker,
     /// A lower term than one that was seen is taken as it is.
     FallenTermIgnored,
+    /// A document of an earlier renewal than one that was seen is taken as it is, if its term is the same.
+    OlderRenewalIgnored,
     /// A lease ends by the server's date, whatever the process saw of it.
     DateAlone,
     /// A wait for the tree of an earlier leader is told to the claim that found it, and not written down.
@@ -79,14 +81,15 @@ pub enum Mutant {
 
 /// The shortest way to `breach` is found, and shown.
 fn breaks(mutant: impl std::fmt::Debug, breach: Breach, world: World) {
+    let store = world.store;
     let (states, found) = explore(World { breaches: vec![breach], ..world }, true);
     let found = found.unwrap_or_else(|| panic!("{mutant:?} breaks nothing in {states} states"));
     note(&format!("mutant\t{mutant:?}\t{breach:?}\t{states}"));
     println!("{mutant:?}: {breach:?} after {} steps ({states} states)\n{}", found.steps, found.story);
-    pin_breach(&format!("mutant {mutant:?}, {breach:?}"), &found);
+    pin_breach(&format!("mutant {mutant:?}, {store:?}, {breach:?}"), &found);
 }
 
-/// Faults strike the first candidate alone, to keep the space small; a wipe strikes all.
+/// Faults strike the first candidate alone, to keep the space small; those of the server strike all.
 fn mutated(mutant: Mutant, store: Kind, faults: Faults) -> World {
     World { mutant: Some(mutant), victim: Some(Id(0)), ..world(store, faults, 16) }
 }
@@ -120,18 +123,19 @@ mutants! {
     renewals_out_of_order: RenewalsOutOfOrder, Comparing, { held_up: 1, freezes: 1 } => TwoTrees;
     a_release_of_an_earlier_term: ReleaseOfAnyTerm, Touching, { kills: 1, doubled: 1 } => TwoTrees;
     a_term_kept_on_a_second_claim: TermKeptOnSecondClaim, Touching, { cuts: 1 } => TermNotRisen;
-    terms_forgotten_with_the_records: TermsForgotten, Touching, { wipes: 1 } => TermNotRisen;
+    terms_forgotten_with_the_records: TermsForgotten, Touching, { deletions: 1 } => TermNotRisen;
     a_wipe_that_nobody_waits_for: YoungMarkerIgnored, Touching, { wipes: 1 } => TwoTrees;
     a_version_that_outlives_its_server: VersionWithoutIncarnation, Touching, { failovers: 1, held_up: 1 } => TwoTrees;
     an_absence_that_outlives_a_wipe: AbsenceWithoutMarker, Touching, { wipes: 1, held_up: 1 } => TwoTrees;
     a_marker_that_is_not_read_again: AbsenceWithoutMarker, Comparing, { wipes: 1, held_up: 1 } => TwoTrees;
     an_older_copy_taken_as_it_is: FallenTermIgnored, Touching, { restores: 1 } => TwoTrees;
+    an_older_copy_of_the_same_term: OlderRenewalIgnored, Touching, { restores: 1, cuts: 1 } => TwoTrees,
+        where horizon: 18;
     a_date_that_ends_a_lease_by_itself: DateAlone, Touching, { clock_steps: 1 } => TwoTrees;
     a_wait_that_is_told_only_once: WaitForgotten, Touching, { revocations: 1, held_up: 2 } => TwoTrees;
     a_document_that_alone_says_who_led: NoLedMark, Touching, { deletions: 1 } => TwoTrees;
     a_led_mark_that_is_read_too_early: LedMarkReadBefore, Touching, { deletions: 1, held_up: 1 } => TwoTrees;
-    a_lock_that_ends_with_the_candidate: LockOfCandidateAlone, Touching, { kills: 1 } => BesideOther,
-        where has_lock: true;
+    a_lock_that_ends_with_the_candidate: LockOfCandidateAlone, Touching, { kills: 1, other_locks: 1 } => BesideOther;
     orders_that_are_older_than_the_grant: OrdersReadBeforeClaim, Touching, { orders: 1 } => StartedUnderPause;
     orders_that_come_with_a_renewal_ignored: OrdersWithRenewalIgnored, Touching, { orders: 1 } => PauseUnheard;
     a_clock_that_stops_in_suspend: ClockStopsInSuspend, Comparing, { suspends: 1 } => TwoTrees;

@@ -53,8 +53,9 @@ pub enum Step {
     Delete,
     SetClock,
     Revoke,
-    /// Another program takes the lock, or lets it go.
-    Other,
+    /// Another program takes the lock.
+    OtherLocks,
+    OtherUnlocks,
     /// None: what was ordered is taken back.
     Order(Option<Orders>),
 }
@@ -78,6 +79,7 @@ impl Step {
             Self::Delete => |left| &mut left.deletions,
             Self::SetClock => |left| &mut left.clock_steps,
             Self::Revoke => |left| &mut left.revocations,
+            Self::OtherLocks => |left| &mut left.other_locks,
             Self::Order(_) => |left| &mut left.orders,
             _ => return None,
         })
@@ -160,7 +162,7 @@ impl World {
             // Told for nothing it would only claim in vain.
             let at = host.moment(&self.context(state, id));
             let worthwhile = state.lock != Some(Owner::Other)
-                && state.store.judge(id, &mut host.seen.clone(), at, self.mutant).is_ok();
+                && state.store.judge(id, &mut host.seen.clone(), at, self.mutant).is_some();
             if worthwhile
                 && host.listens()
                 && host.candidate.as_ref().is_some_and(|candidate| candidate.machine.wants_change())
@@ -184,8 +186,8 @@ impl World {
         if state.cut.is_some() {
             steps.push(Step::Heal);
         }
-        if self.has_lock && !matches!(state.lock, Some(Owner::Host(_))) {
-            steps.push(Step::Other);
+        if state.lock == Some(Owner::Other) {
+            steps.push(Step::OtherUnlocks);
         }
     }
 
@@ -244,8 +246,11 @@ impl World {
         let document = state.store.contents.document;
         let candidates = || state.hosts.iter().filter(|host| host.candidate.is_some());
         // Only who has seen the last term, or the clock, can tell. The pages say so.
-        if candidates().all(|host| host.seen.knows(state.store.contents.term())) {
+        if candidates().all(|host| host.seen.knows(&state.store.contents, state.last_term)) {
             add(Step::Restore);
+        }
+        if state.lock.is_none() {
+            add(Step::OtherLocks);
         }
         if candidates().all(|host| host.seen.knows_date()) {
             add(Step::SetClock);

@@ -94,6 +94,12 @@ impl Contents {
         self.document.map_or(Term(0), |document| document.term)
     }
 
+    /// The last term, and the last renewal in it.
+    fn progress(&self) -> (Term, u64) {
+        let renewal = |document: Document| document.leadership.map_or(u64::MAX, |_| document.sequence);
+        (self.term(), self.document.map_or(0, renewal))
+    }
+
     /// The first to see this writes the marker.
     pub fn lacks_marker(&self) -> bool {
         self.marker.is_none_or(|marker| marker.incarnation != self.incarnation)
@@ -125,8 +131,8 @@ fn whole() -> Duration {
 /// What a process remembers of the shard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
-    highest: Term,
-    /// When a document first showed a lower term.
+    most: (Term, u64),
+    /// When a document first showed less.
     fell: Option<BootInstant>,
     /// When the last claim or renewal was sent that was granted.
     pub granted: BootInstant,
@@ -140,7 +146,7 @@ pub struct Seen {
 
 impl Seen {
     pub const NOTHING: Self = Self {
-        highest: Term(0),
+        most: (Term(0), 0),
         fell: None,
         granted: BootInstant::from_nanos(0),
         ahead: None,
@@ -148,13 +154,14 @@ impl Seen {
         sighting: None,
     };
 
-    pub fn learns(&mut self, term: Term) {
-        self.highest = self.highest.max(term);
+    pub fn learns(&mut self, progress: (Term, u64)) {
+        self.most = self.most.max(progress);
         self.fell = None;
     }
 
-    pub fn knows(&self, term: Term) -> bool {
-        self.highest >= term
+    /// Whether it can tell that a copy is older than these contents, and than what a leader of this term wrote.
+    pub fn knows(&self, contents: &Contents, last: Term) -> bool {
+        self.most >= contents.progress().max((last, 0))
     }
 
     pub fn knows_date(&self) -> bool {
@@ -258,12 +265,13 @@ impl Store {
         }
     }
 
-    /// What a claim, or a look, judges to be free to take.
-    pub fn judge(&self, by: Id, seen: &mut Seen, at: Moment, mutant: Option<Mutant>) -> Result<Contents, Holder> {
+    /// What a claim, or a look, judges to be free to take. None: somebody holds it, or the store may have forgotten who.
+    pub fn judge(&self, by: Id, seen: &mut Seen, at: Moment, mutant: Option<Mutant>) -> Option<Contents> {
         let date = self.date(at.tick);
         let read = self.contents;
-        if read.document.is_none() || read.term() >= seen.highest {
-            seen.learns(read.term());
+        let same_term = read.term() == seen.most.0 && mutant == Some(Mutant::OlderRenewalIgnored);
+        if read.document.is_none() || read.progress() >= seen.most || same_term {
+            seen.learns(read.progress());
         } else {
             seen.fell.get_or_insert(at.now);
         }
@@ -281,7 +289,7 @@ impl Store {
                 if distrusted { !has_stood } else { date < document.ends }
             }
         });
-        if fell || is_young || is_held { Err(self.holder(at.tick)) } else { Ok(read) }
+        (!fell && !is_young && !is_held).then_some(read)
     }
 
     fn writes(&mut self) -> u8 {
@@ -300,13 +308,12 @@ impl Store {
         at: Moment,
         mutant: Option<Mutant>,
     ) -> Taken {
-        let tick = at.tick;
         if !self.contents.stands(read, self.kind, mutant) {
             return Taken::Changed;
         }
         let before = self.contents;
         let again = before.document.is_some_and(|document| document.leadership.is_some_and(|(id, _)| id == by));
-        let date = self.date(tick);
+        let date = self.date(at.tick);
         let knows_led = before.document.is_some_and(|document| document.knows_led);
         let was_led = match mutant {
             Some(Mutant::NoLedMark) => false,
@@ -316,7 +323,7 @@ impl Store {
         // The marker was read again as well, where the put could not compare it.
         let forgot =
             before.document.is_none() && before.marker != read.marker && mutant != Some(Mutant::AbsenceWithoutMarker);
-        let fell = before.term() < seen.highest && mutant != Some(Mutant::FallenTermIgnored);
+        let fell = before.term() < seen.most.0 && mutant != Some(Mutant::FallenTermIgnored);
         let is_doubtful = !knows_led && (was_led || forgot || fell);
         let told = before.document.map_or(0, |document| document.waits_until());
         let wait = match told {
@@ -325,11 +332,11 @@ impl Store {
             told => told,
         };
         // Above all that may be forgotten: terms come from the time, and rise more slowly.
-        let since = 100 * u64::from(if is_doubtful { tick + LEASE } else { tick });
+        let since = 100 * u64::from(if is_doubtful { at.tick + LEASE } else { at.tick });
         let term = match mutant {
             Some(Mutant::TermKeptOnSecondClaim) if again => before.term(),
             Some(Mutant::TermsForgotten) => Term(before.term().0 + 1),
-            _ => Term(before.term().max(seen.highest).0.max(since) + 1),
+            _ => Term(before.term().max(seen.most.0).0.max(since) + 1),
         };
         let kept_wait = if mutant == Some(Mutant::WaitForgotten) { 0 } else { wait };
         let write = self.writes();
@@ -338,7 +345,7 @@ impl Store {
             leadership: Some((by, term)),
             term,
             sequence: 0,
-            ends: self.end(sent, tick),
+            ends: self.end(sent, at.tick),
             wait: if kept_wait > date { kept_wait } else { 0 },
             knows_led: true,
             write,

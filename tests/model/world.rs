@@ -36,8 +36,6 @@ pub struct World {
     pub has_standby_tasks: bool,
     /// Each tree has a PID namespace of its own, which dies with its guard. Then all processes of a host may be struck.
     pub contained: bool,
-    /// A lock beside the lease, which another program takes and lets go as well.
-    pub has_lock: bool,
     pub horizon: Tick,
     /// The breaches that are looked for.
     pub breaches: Vec<Breach>,
@@ -89,6 +87,8 @@ pub struct Faults {
     pub clock_steps: u8,
     /// An operator ends a leadership by force.
     pub revocations: u8,
+    /// Another program takes the lock beside the lease.
+    pub other_locks: u8,
     /// An operator orders something, or takes it back. No fault, but counted like one.
     pub orders: u8,
     /// Of all kinds together.
@@ -98,12 +98,21 @@ pub struct Faults {
 impl Faults {
     pub const NONE: Self = Self { total: u8::MAX, ..Self::each(0) };
 
-    /// So many, of whatever kinds. What operators order is no fault.
+    /// So many: of the processes, the network, and a server that loses all it knows.
     pub fn any(total: u8) -> Self {
-        Self { orders: 0, failovers: 0, restores: 0, deletions: 0, clock_steps: 0, revocations: 0, ..Self::each(total) }
+        Self {
+            failovers: 0,
+            restores: 0,
+            deletions: 0,
+            clock_steps: 0,
+            revocations: 0,
+            other_locks: 0,
+            orders: 0,
+            ..Self::each(total)
+        }
     }
 
-    const fn each(times: u8) -> Self {
+    pub const fn each(times: u8) -> Self {
         Self {
             held_up: times,
             doubled: times,
@@ -120,6 +129,7 @@ impl Faults {
             deletions: times,
             clock_steps: times,
             revocations: times,
+            other_locks: times,
             orders: times,
             total: times,
         }
@@ -326,7 +336,7 @@ impl World {
                         Some(None) => self.meet(Met::TakenAfterRelease),
                         _ => {}
                     }
-                    if self.has_lock && message.waiting {
+                    if self.faults.other_locks > 0 && message.waiting {
                         state.lock = Some(Owner::Host(id));
                     }
                     let start_after = wait.map(|wait| {
@@ -346,8 +356,8 @@ impl World {
                     sent = now;
                     let host = Arc::make_mut(&mut state.hosts[usize::from(id.0)]);
                     match state.store.judge(id, &mut host.seen, at, self.mutant) {
-                        Ok(read) => judged = read,
-                        Err(holder) => return Claim::Refused(holder),
+                        Some(read) => judged = read,
+                        None => return Claim::Refused(state.store.holder(now)),
                     }
                 }
                 Taken::Changed => return Claim::Refused(Holder::default()),
@@ -385,11 +395,9 @@ impl World {
             state.store.mark(state.tick);
         }
         // The connection that holds the lock is open for as long as one of its processes lives.
-        let is_closed = host.candidate.is_none()
-            && (host.leadership.is_none() || self.mutant == Some(Mutant::LockOfCandidateAlone));
-        if state.lock == Some(Owner::Host(id)) && (std::mem::take(&mut host.lets_go) || is_closed) {
-            state.lock = None;
-        }
+        let is_alone = host.leadership.is_none() || self.mutant == Some(Mutant::LockOfCandidateAlone);
+        let lets_go = std::mem::take(&mut host.lets_go) || (host.candidate.is_none() && is_alone);
+        state.lock = state.lock.filter(|&lock| lock != Owner::Host(id) || !lets_go);
         let started = host.leadership.is_some() && state.hosts[index].leadership.is_none();
         if started && host.granted_under_pause {
             state.breach = Some(Breach::StartedUnderPause);
@@ -540,7 +548,8 @@ impl Model for World {
             Step::Delete => state.store.delete(),
             Step::SetClock => state.store.step(),
             Step::Revoke => state.store.revoke(),
-            Step::Other => state.lock = if state.lock.is_none() { Some(Owner::Other) } else { None },
+            Step::OtherLocks => state.lock = Some(Owner::Other),
+            Step::OtherUnlocks => state.lock = None,
         }
         Some(state)
     }
