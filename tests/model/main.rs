@@ -193,11 +193,11 @@ fn no_three_faults_of_the_network_break_it() {
     holds("three messages astray, Touching", world(Kind::Touching, faults, 14), 50_000, &met);
 }
 
-/// A server that is emptied or fails over, a copy put back, a document deleted, a clock set, a leader revoked: each
-/// beside any other fault, or another one of these.
+/// A server that is emptied, fails over or restarts, a copy put back, a document deleted, a clock set, a leader revoked:
+/// each beside any other fault, or another one of these.
 #[test]
 fn no_fault_breaks_it_while_the_server_forgets() {
-    for kind in [Kind::Touching, Kind::Comparing] {
+    for kind in [Kind::Touching, Kind::Comparing, Kind::Leasing] {
         let world = World {
             victim: Some(Id(0)),
             ..world(kind, Faults { total: 2, other_locks: 0, orders: 0, ..Faults::each(1) }, 11)

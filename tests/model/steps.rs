@@ -5,7 +5,7 @@ use crate::leadership::{Link, Mode, Tree};
 use crate::network::{Place, Way};
 use crate::orders::Orders;
 use crate::standby_tasks::StandbyTasks;
-use crate::store::Id;
+use crate::store::{Id, Kind};
 use crate::world::{Faults, Owner, State, World};
 use std::sync::Arc;
 
@@ -52,6 +52,7 @@ pub enum Step {
     Restore,
     Delete,
     SetClock,
+    Restart,
     Revoke,
     /// Another program takes the lock.
     OtherLocks,
@@ -78,6 +79,7 @@ impl Step {
             Self::Restore => |left| &mut left.restores,
             Self::Delete => |left| &mut left.deletions,
             Self::SetClock => |left| &mut left.clock_steps,
+            Self::Restart => |left| &mut left.restarts,
             Self::Revoke => |left| &mut left.revocations,
             Self::OtherLocks => |left| &mut left.other_locks,
             Self::Order(_) => |left| &mut left.orders,
@@ -252,7 +254,9 @@ impl World {
         if state.lock.is_none() {
             add(Step::OtherLocks);
         }
-        if candidates().all(|host| host.seen.knows_date()) {
+        if self.store == Kind::Leasing {
+            add(Step::Restart);
+        } else if candidates().all(|host| host.seen.knows_date()) {
             add(Step::SetClock);
         }
         if document.is_some() {

@@ -36,6 +36,8 @@ pub enum Kind {
     Touching,
     /// It only compares versions: a renewal is a put, whose end the client wrote when it was sent.
     Comparing,
+    /// It ends leases itself and says when one has ended, as etcd does. A renewal keeps the lease alive and writes nothing.
+    Leasing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -281,9 +283,10 @@ impl Store {
             seen.fell.is_some_and(|fell| at.now < fell.plus(whole())) && mutant != Some(Mutant::FallenTermIgnored);
         let is_young = read.has_forgotten(date, distrusted) && mutant != Some(Mutant::YoungMarkerIgnored);
         let is_held = read.document.is_some_and(|document| match document.leadership {
-            None => false,
+            // What was revoked may have been kept alive since.
+            None => self.kind == Kind::Leasing && date < document.ends,
             Some((id, _)) if id == by => false,
-            Some(_) if self.ahead.is_none() => date < document.ends,
+            Some(_) if self.ahead.is_none() || self.kind == Kind::Leasing => date < document.ends,
             Some(leadership) => {
                 let has_stood = seen.has_stood(leadership, document.sequence, at.now);
                 if distrusted { !has_stood } else { date < document.ends }
@@ -366,6 +369,14 @@ impl Store {
     ) -> Touched {
         let ends = self.end(sent, tick);
         let Some(document) = self.contents.document else { return Touched::Refused };
+        if self.kind == Kind::Leasing {
+            let is_alive = document.term == term && self.date(tick) < document.ends;
+            if is_alive {
+                self.contents.document = Some(Document { ends, ..document });
+            }
+            let leads = is_alive && document.leadership == Some((by, term));
+            return if leads { Touched::Done } else { Touched::Refused };
+        }
         let any = mutant == Some(Mutant::RenewalOfAnySession);
         let (leads, later) = match document.leadership {
             Some((id, now)) if id == by => (now == term, now > term),
@@ -380,7 +391,7 @@ impl Store {
             return Touched::Refused;
         }
         let write = match self.kind {
-            Kind::Touching => {
+            Kind::Touching | Kind::Leasing => {
                 self.copy = self.copy.map(|_| self.contents);
                 document.write
             }
@@ -394,7 +405,11 @@ impl Store {
         let read = &self.contents;
         let leadership = read.document.and_then(|document| document.leadership);
         match leadership {
-            Some((id, now)) if id == by && now == term => return Conclusion::Again,
+            // What the server itself has ended cannot be renewed.
+            Some((id, now)) if id == by && now == term => {
+                let is_over = self.kind == Kind::Leasing && self.lease(at.tick).is_none();
+                return if is_over { Conclusion::Lost } else { Conclusion::Again };
+            }
             Some((id, now)) if id == by && now > term => return Conclusion::Overtaken,
             Some((id, _)) if id != by && self.lease(at.tick).is_some() => return Conclusion::Lost,
             _ => {}
@@ -484,6 +499,14 @@ impl Store {
         self.contents.document = None;
     }
 
+    /// It restarts, and each lease that lives gets its whole time again.
+    pub fn restart(&mut self, tick: Tick) {
+        let date = self.date(tick);
+        if let Some(document) = self.contents.document.as_mut().filter(|document| date < document.ends) {
+            document.ends = date + LEASE;
+        }
+    }
+
     /// Somebody sets its clock forward.
     pub fn step(&mut self) {
         self.is_disturbed = true;
@@ -492,7 +515,7 @@ impl Store {
 
     fn end(&self, sent: Tick, tick: Tick) -> Tick {
         match self.kind {
-            Kind::Touching => self.date(tick) + LEASE,
+            Kind::Touching | Kind::Leasing => self.date(tick) + LEASE,
             Kind::Comparing => self.date(sent) + LEASE,
         }
     }

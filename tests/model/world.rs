@@ -85,6 +85,8 @@ pub struct Faults {
     pub deletions: u8,
     /// Somebody sets the server's clock forward by a lease.
     pub clock_steps: u8,
+    /// A server that ends leases itself restarts, which prolongs them.
+    pub restarts: u8,
     /// An operator ends a leadership by force.
     pub revocations: u8,
     /// Another program takes the lock beside the lease.
@@ -105,6 +107,7 @@ impl Faults {
             restores: 0,
             deletions: 0,
             clock_steps: 0,
+            restarts: 0,
             revocations: 0,
             other_locks: 0,
             orders: 0,
@@ -128,6 +131,7 @@ impl Faults {
             restores: times,
             deletions: times,
             clock_steps: times,
+            restarts: times,
             revocations: times,
             other_locks: times,
             orders: times,
@@ -547,6 +551,7 @@ impl Model for World {
             Step::Restore => state.store.falls_back(true),
             Step::Delete => state.store.delete(),
             Step::SetClock => state.store.step(),
+            Step::Restart => state.store.restart(state.tick),
             Step::Revoke => state.store.revoke(),
             Step::OtherLocks => state.lock = Some(Owner::Other),
             Step::OtherUnlocks => state.lock = None,
