@@ -215,14 +215,6 @@ enum Judged {
     Skip(Skipped),
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Asking<'a> {
-    shard: &'a Shard,
-    /// None once the candidate's run has begun: its own entry then counts like one of others.
-    session: Option<&'a Session>,
-    behind: &'a Behind,
-}
-
 impl Behind {
     /// Whether the candidate already waited while this run was under way.
     fn covers(&self, run: &Run) -> bool {
@@ -238,8 +230,9 @@ impl Job {
         }
     }
 
-    fn judge(&self, ledger: Option<&Ledger>, asking: Asking<'_>) -> Judged {
-        let is_ours = |run: &Run| asking.session == Some(&run.session) && run.to_millis.is_none();
+    /// `session` is None once the candidate's run has begun: its own entry then counts like one of others.
+    fn judge(&self, ledger: Option<&Ledger>, shard: &Shard, session: Option<&Session>, behind: &Behind) -> Judged {
+        let is_ours = |run: &Run| session == Some(&run.session) && run.to_millis.is_none();
         let turn = match &self.frequency {
             Frequency::Every(period) => {
                 let last = ledger.and_then(|ledger| ledger.period);
@@ -253,7 +246,7 @@ impl Job {
         let Some(ledger) = ledger else { return Judged::Run(1, turn) };
         if ledger.counting().is_success() {
             return Judged::Skip(Skipped {
-                said: self.done_already(ledger, asking.shard),
+                said: self.done_already(ledger, shard),
                 status: self.done_exit_code,
                 failed: false,
             });
@@ -264,7 +257,7 @@ impl Job {
         let may_run = match (self.retry_failed, &self.frequency) {
             (Some(most), _) => ledger.attempts <= most,
             (None, Frequency::Every(_)) => false,
-            (None, Frequency::Once(_)) => !asking.behind.covers(&ledger.run),
+            (None, Frequency::Once(_)) => !behind.covers(&ledger.run),
         };
         if may_run {
             return Judged::Run(ledger.attempts.saturating_add(1), turn);
@@ -275,7 +268,7 @@ impl Job {
             // The status must not say that the job was done.
             Frequency::Once(_) => ledger.run.status.unwrap_or(exit::NOT_ACQUIRED),
         };
-        Judged::Skip(Skipped { said: self.failed_already(ledger, asking.shard), status, failed: true })
+        Judged::Skip(Skipped { said: self.failed_already(ledger, shard), status, failed: true })
     }
 
     fn done_already(&self, ledger: &Ledger, shard: &Shard) -> String {

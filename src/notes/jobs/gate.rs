@@ -1,7 +1,7 @@
 //! The gate of a job: it books a run before COMMAND starts, and settles the entry when the run has ended.
 
 use super::period::Period;
-use super::{Asking, Frequency, Job, Judged, Ledger, Run, index};
+use super::{Frequency, Job, Judged, Ledger, Run, index};
 use crate::election::{Behind, Booked, Booking, Ended, Ran, Skipped};
 use crate::lease::{Candidate, Shard, Term, show};
 use crate::notes::update::{Edit, Start, update};
@@ -70,7 +70,6 @@ impl JobGate {
         let page = self.job.frequency.page();
         let mut entry = self.entry.lock().await;
         let session = Some(&candidate.session).filter(|_| !entry.as_ref().is_some_and(|entry| entry.has_run));
-        let asking = Asking { shard, session, behind };
         update(store, shard, &page, "ledger", Start::Read, |standing| {
             let kept = Ledger::read(standing, &page, shard)?;
             let counts = |note: &Note| match &self.job.frequency {
@@ -78,7 +77,7 @@ impl JobGate {
                 Frequency::Once(_) => true,
             };
             let ledger = kept.as_ref().filter(|_| standing.is_some_and(counts));
-            let judged = self.job.judge(ledger, asking);
+            let judged = self.job.judge(ledger, shard, session, behind);
             let is_ours = judged == Judged::Ours;
             let (attempts, turn, lasts) = match judged {
                 Judged::Skip(skipped) => {
