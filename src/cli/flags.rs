@@ -6,7 +6,6 @@
 use super::settings::{Settings, refuse_secret};
 use super::start::{self, Failure};
 use super::{mistakes, version};
-use crate::exit;
 use crate::observe::log;
 use crate::store::Location;
 use crate::store::url::Secret;
@@ -20,7 +19,6 @@ use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal, Read, Write, stdout};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 
 const LONGEST_URL: u64 = 64 * 1024;
@@ -57,7 +55,7 @@ impl NamedStore {
     pub fn refuse_default(&self) -> Result<(), Failure> {
         let (None, Location::File { directory }) = (&self.url, &self.location) else { return Ok(()) };
         let inside = if is_inside() { "; this runs inside a leadership, which does not pass its store on" } else { "" };
-        Err(Failure::Usage(format!(
+        Err(Failure::usage(format!(
             "no store named{inside}: use --store URL or LEADERRUN_STORE, or --store file: for file:{}, where {LOCAL}",
             directory.display()
         )))
@@ -229,14 +227,12 @@ impl FirstPage {
 }
 
 /// Reads the command line, the environment and the configuration file, or says in one line what is wrong with them.
-/// Returns `command` as clap has built it; as an error, the status to exit with, also after `--help` and `--version`.
-/// `fail` says that help could not be printed.
+/// Returns `command` as clap has built it; None after `--help` and `--version`.
 pub fn parse<T: Options>(
     mut command: Command,
     program: &str,
     words: impl IntoIterator<Item = OsString>,
-    fail: impl Fn(u8, &str) -> ExitCode,
-) -> Result<(T, ArgMatches, Command), ExitCode> {
+) -> Result<Option<(T, ArgMatches, Command)>, Failure> {
     let words = joined(&command, words.into_iter().collect());
     let read = |command: &mut Command| {
         let line = command.try_get_matches_from_mut(&words)?;
@@ -257,18 +253,23 @@ pub fn parse<T: Options>(
             if settings.0.is_empty() { line } else { settings.put_into(T::command()).try_get_matches_from(&words)? };
         T::from_arg_matches(&matches).map(|flags| Ok((flags, matches)))
     };
-    match read(&mut command) {
-        Ok(Ok((flags, matches))) => Ok((flags, matches, command)),
-        Ok(Err(message)) => Err(usage(program, &message)),
-        Err(error) => Err(match error.kind() {
-            ErrorKind::DisplayVersion => start::printed(stdout().write_all(version::text(program).as_bytes()), fail),
-            ErrorKind::DisplayHelp if FirstPage::is_asked_for(&command, &words) => {
-                start::printed(T::FIRST_PAGE.of(T::command()).print_help(), fail)
-            }
-            ErrorKind::DisplayHelp => start::printed(error.print(), fail),
-            _ => usage(program, &verb_of_a_verb(&error, &command).unwrap_or_else(|| mistakes::told(&error))),
-        }),
-    }
+    let error = match read(&mut command) {
+        Ok(Ok((flags, matches))) => return Ok(Some((flags, matches, command))),
+        Ok(Err(message)) => return Err(Failure::usage(message)),
+        Err(error) => error,
+    };
+    let written = match error.kind() {
+        ErrorKind::DisplayVersion => stdout().write_all(version::text(program).as_bytes()),
+        ErrorKind::DisplayHelp if FirstPage::is_asked_for(&command, &words) => {
+            T::FIRST_PAGE.of(T::command()).print_help()
+        }
+        ErrorKind::DisplayHelp => error.print(),
+        _ => {
+            let message = verb_of_a_verb(&error, &command).unwrap_or_else(|| mistakes::told(&error));
+            return Err(Failure::usage(message));
+        }
+    };
+    start::printed(written).map(|_| None)
 }
 
 /// What to write for `init`, which is a verb of `store`.
@@ -299,11 +300,6 @@ fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
         }
     }
     all
-}
-
-pub fn usage(program: &str, message: &str) -> ExitCode {
-    log::fail(program, exit::USAGE, &format!("{message} (see {program} --help)"));
-    ExitCode::from(exit::USAGE)
 }
 
 /// The shortest duration but zero, because messages show shorter ones as zero.

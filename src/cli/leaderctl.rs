@@ -37,7 +37,7 @@ mod unknown;
 
 use super::completions::{self, Program};
 use super::flags::{self, FirstPage, NamedStore};
-use super::start::{self, Failure};
+use super::start::{self, Failure, printed};
 use crate::exit;
 use crate::lease::Shard;
 use crate::observe::{log, terminal};
@@ -214,7 +214,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let meant = |flags: Result<(), String>| {
         let target = target()?;
         target.named.refuse_default()?;
-        flags.map_err(Failure::Usage)?;
+        flags.map_err(Failure::usage)?;
         if let Some(directory) = target.named.new_directory() {
             say(format_args!("there is no directory {}: no candidate has used it", directory.display()));
         }
@@ -222,29 +222,29 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     };
     match verb {
         // The first five need no store, or open it themselves.
-        Verb::Man(man) => Ok(man.show()),
-        Verb::Completions { program, shell } => Ok(printed(completions::print(program, shell, &mut stdout()))),
+        Verb::Man(man) => man.show(),
+        Verb::Completions { program, shell } => printed(completions::print(program, shell, &mut stdout())),
         Verb::Selftest(selftest) => {
             let Target { named, patience } = target()?;
             named.confirm(PROGRAM)?;
             selftest.run(&named, patience)
         }
         Verb::Whose(whose) => {
-            let runtime = runtime::of_one_thread().build().map_err(anyhow::Error::from)?;
-            finish(runtime, async { Ok(whose.answer(request_timeout).await) })
+            let runtime = runtime::of_one_thread().build()?;
+            finish(runtime, whose.answer(request_timeout))
         }
         Verb::Verify(verify) => {
             let Target { named, patience } = target()?;
-            let question = verify.question().map_err(Failure::Usage)?;
+            let question = verify.question().map_err(Failure::usage)?;
             if question.query_socket.is_none() {
                 named.confirm(PROGRAM)?;
             }
             let runtime = start::runtime(&named.location)?;
-            finish(runtime, async { Ok(question.answer(named, patience).await?) })
+            finish(runtime, question.answer(named, patience))
         }
         Verb::Status(status) => target()?.ask(async |client| status.show(client).await),
         Verb::List(list) => target()?.ask(async |client| while_read(list.show(client)).await),
-        Verb::Watch(watch) => target()?.ask(async |client| while_read(watch::watch(client, &watch)).await),
+        Verb::Watch(watch) => target()?.ask(async |client| while_read(watch.watch(client)).await),
         Verb::Wait(wait) => {
             let Target { named, patience } = target()?;
             let target = Target { named, patience: wait.patience(patience) };
@@ -254,14 +254,14 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::Balance(balance) => {
             let checked = balance.check();
             let target =
-                if balance.dry_run { checked.map_err(Failure::Usage).and_then(|()| target()) } else { meant(checked) };
+                if balance.dry_run { checked.map_err(Failure::usage).and_then(|()| target()) } else { meant(checked) };
             target?.ask(async |client| balance.order(client).await)
         }
         Verb::Pause(pause) => meant(pause.check())?.ask(async |client| pause.order(client).await),
         Verb::Resume(resume) => meant(resume.check())?.ask(async |client| resume.order(client).await),
         Verb::Revoke(revoke) => meant(Ok(()))?.ask(async |client| revoke.order(client).await),
         Verb::Forget(forget) => meant(forget.check())?.ask(async |client| forget.order(client).await),
-        Verb::Why(why) => target()?.ask(async |client| Ok::<_, Failure>(why.answer(client).await)),
+        Verb::Why(why) => target()?.ask(async |client| why.answer(client).await),
         Verb::History(history) => target()?.ask(async |client| history.show(client).await),
         Verb::Jobs(jobs) => {
             let target = if jobs.clear.is_some() { meant(Ok(())) } else { target() };
@@ -277,7 +277,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             target.ask(async |client| top.show(client, named).await)
         }
         #[cfg(not(feature = "watch"))]
-        Verb::Serve(_) | Verb::Top(_) => Err(Failure::Usage(
+        Verb::Serve(_) | Verb::Top(_) => Err(Failure::usage(
             "this leaderctl was built without serve and top: build it with the feature watch".to_owned(),
         )),
         Verb::Store(StoreVerb::Init { new }) => {
@@ -296,23 +296,20 @@ struct Target {
 
 impl Target {
     fn new(store: &flags::StoreFlags, patience: Duration, matches: &ArgMatches) -> Result<Self, Failure> {
-        let named = store.named(matches).map_err(Failure::Usage)?;
+        let named = store.named(matches).map_err(Failure::usage)?;
         if patience.is_zero() {
-            return Err(Failure::Usage("--request-timeout 0s leaves no time for an answer".to_owned()));
+            return Err(Failure::usage("--request-timeout 0s leaves no time for an answer".to_owned()));
         }
         Ok(Self { named, patience })
     }
 
-    fn ask<E: Into<Failure>>(
-        self,
-        work: impl AsyncFnOnce(Client<'_>) -> Result<ExitCode, E>,
-    ) -> Result<ExitCode, Failure> {
+    fn ask(self, work: impl AsyncFnOnce(Client<'_>) -> Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
         let Self { named, patience } = self;
         named.confirm(PROGRAM)?;
         let runtime = start::runtime(&named.location)?;
         finish(runtime, async {
             let store = named.location.open(patience).await?;
-            work(Client { store: &*store, location: &named.location, patience }).await.map_err(Into::into)
+            work(Client { store: &*store, location: &named.location, patience }).await
         })
     }
 }
@@ -357,42 +354,38 @@ async fn while_told<T>(what: &str, work: impl Future<Output = T>) -> T {
     work.await
 }
 
-async fn init(client: Client<'_>, new: bool) -> Answer<ExitCode> {
+async fn init(client: Client<'_>, new: bool) -> Result<ExitCode, Failure> {
     let store = client.store;
     let mut done = while_told("trying the store", store.prepare()).await?;
     if new {
         if let Some((shard, _)) = client.ask(store.list("")).await?.first() {
-            return Err(StoreError::misconfigured(format!(
-                "the store is not new: it has a record of {shard}: leave --new out"
-            )));
+            let why = format!("the store is not new: it has a record of {shard}: leave --new out");
+            return Err(StoreError::misconfigured(why).into());
         }
         store.vouch().await?;
         done.push("wrote down that it is new: the first command starts at once".to_owned());
     }
-    Ok(print_lines(done))
+    print_lines(done)
 }
 
-async fn check(store: &dyn Store, json: bool) -> Answer<ExitCode> {
+async fn check(store: &dyn Store, json: bool) -> Result<ExitCode, Failure> {
     let findings = while_told("trying the store", store.check()).await?;
-    let mut out = stdout();
-    let written = findings.iter().try_for_each(|Finding { verdict, text }| {
+    let lines = findings.iter().map(|Finding { verdict, text }| {
         let verdict = match verdict {
             Verdict::Good => "good",
             Verdict::Doubtful => "doubtful",
             Verdict::Bad => "bad",
         };
-        if json {
-            return writeln!(out, "{}", as_json(&object! { verdict, text }));
-        }
-        writeln!(out, "{verdict:<9} {text}")
+        if json { as_json(&object! { verdict, text }) } else { format!("{verdict:<9} {text}") }
     });
-    let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
-    Ok(if bad { ExitCode::from(exit::CONFIGURATION) } else { printed(written) })
+    print_lines(lines)?;
+    let is_bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
+    Ok(if is_bad { ExitCode::from(exit::CONFIGURATION) } else { ExitCode::SUCCESS })
 }
 
 /// Ends `watching` when nobody reads standard output any more. A pipe reports that only to a writer, and a watch may
 /// have nothing to write for days.
-async fn while_read(watching: impl Future<Output = Answer<ExitCode>>) -> Answer<ExitCode> {
+async fn while_read(watching: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
     let reader_is_gone = async {
         let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
         let is_gone = || {
@@ -426,11 +419,7 @@ async fn next_stop(signals: &mut Signals) -> Signal {
     }
 }
 
-fn printed(written: std::io::Result<()>) -> ExitCode {
-    start::printed(written, fail)
-}
-
-fn print_lines(lines: impl IntoIterator<Item = String>) -> ExitCode {
+fn print_lines(lines: impl IntoIterator<Item = String>) -> Result<ExitCode, Failure> {
     let mut out = stdout().lock();
     printed(lines.into_iter().try_for_each(|line| writeln!(out, "{line}")))
 }

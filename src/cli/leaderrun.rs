@@ -41,7 +41,7 @@ use clap::ArgMatches;
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, Pid, access, getpgrp};
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::ExitCode;
@@ -67,17 +67,17 @@ pub fn main() -> ExitCode {
 fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     log::choose(flags.observability.log_format);
     if flags.lacks_shard(std::env::args_os()) {
-        return Err(Failure::Usage(format!("no SHARD before '--': write {}", options::FORM)));
+        return Err(Failure::usage(format!("no SHARD before '--': write {}", options::FORM)));
     }
-    flags.refuse_useless(matches).map_err(Failure::Usage)?;
+    flags.refuse_useless(matches).map_err(Failure::usage)?;
     guard::calls::check().map_err(Failure::of_os)?;
-    let invocation = flags.invocation(matches).map_err(Failure::Usage)?;
+    let invocation = flags.invocation(matches).map_err(Failure::usage)?;
     let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
     if flags.timing.explain {
         let stop_timeout = flags.stopping.stop_timeout;
         let Invocation { shard, store, timing, .. } = &invocation;
         let budget = explain::budget(shard, &store.location, timing, stop_timeout, &containment);
-        return Ok(start::printed(std::io::stdout().write_all(budget.as_bytes()), fail));
+        return start::printed(std::io::stdout().write_all(budget.as_bytes()));
     }
     limits::check_files().and_then(|()| limits::check_timers()).map_err(Failure::of_os)?;
     find_command(&invocation)?;
@@ -112,7 +112,7 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     #[cfg(not(feature = "watch"))]
     if metrics.is_some() {
         let lacks = "this leaderrun was built without --listen: build it with the feature watch";
-        return Err(Failure::Usage(lacks.to_owned()));
+        return Err(Failure::usage(lacks.to_owned()));
     }
     let metrics_file = flags.observability.metrics_file.as_deref();
     let once = invocation.job.as_ref().and_then(Job::once);
@@ -137,10 +137,10 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     Ok(death.map_or(ExitCode::from(status), Death::die))
 }
 
-fn candidate(flags: &Flags, invocation: &Invocation) -> anyhow::Result<Candidate> {
+fn candidate(flags: &Flags, invocation: &Invocation) -> io::Result<Candidate> {
     let Observability { owner, host, .. } = &flags.observability;
     let host = host.clone().map_or_else(host_name, Ok)?;
-    Ok(Candidate::on(host, invocation.shard.clone(), owner.clone(), invocation.timing.lease)?)
+    Candidate::on(host, invocation.shard.clone(), owner.clone(), invocation.timing.lease)
 }
 
 /// Takes part in the election. Returns how the candidate left it, and the last signal that asked for it.
@@ -151,7 +151,7 @@ async fn take_part(
     candidate: Candidate,
     terminal_group: Option<Pid>,
     observers: Observers,
-) -> anyhow::Result<(Outcome, Option<Signal>)> {
+) -> io::Result<(Outcome, Option<Signal>)> {
     let Invocation { timing, store, words, job, .. } = invocation;
     let seed = getrandom::u64()?;
     let new_directory = store.new_directory();
@@ -172,7 +172,7 @@ async fn take_part(
         delivery,
         shares_lock: campaign.store().shares_lock(),
         patience: flags.patience(),
-        on_loss: flags.on_loss(),
+        on_loss: flags.waiting.after_loss,
         stop_timeout: flags.stopping.stop_timeout,
         max_run: flags.stopping.max_run,
         job_gate: job.is_some(),
@@ -208,7 +208,7 @@ async fn take_part(
         containment,
         store_url: store.url.filter(|_| expires),
     };
-    let announces = flags.announces(&store.location);
+    let announces = flags.advanced.announce.on(&store.location);
     let options = Options {
         announces,
         counts: announces && store.location.foreign_lock().is_none(),
@@ -260,8 +260,8 @@ fn refused_by(obstacle: &Obstacle, patience: Patience) -> String {
 fn fail_to_run(outcome: Outcome, status: u8, program: &OsStr) -> Result<(), Failure> {
     match outcome {
         Outcome::NotStarted(error) => Err(not_started(program, error)),
-        Outcome::Unreachable(message) => Err(Failure::Other { status, message }),
-        Outcome::Refused(error) => Err(Failure::Other { status, message: error.message }),
+        Outcome::Unreachable(message) => Err(Failure::of(status, message)),
+        Outcome::Refused(error) => Err(Failure::of(status, error.message)),
         _ => Ok(()),
     }
 }
@@ -340,7 +340,7 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
         }
         _ => format!("cannot start {name}: {error}"),
     };
-    Failure::Other { status, message }
+    Failure::of(status, message)
 }
 
 fn find_command(invocation: &Invocation) -> Result<(), Failure> {
@@ -350,7 +350,7 @@ fn find_command(invocation: &Invocation) -> Result<(), Failure> {
     match options::meant_verb(&invocation.shard) {
         Some(meant) if status == exit::NOT_FOUND => {
             let name = text::shown(&program.to_string_lossy());
-            Err(Failure::Other { status, message: format!("{name}: command not found; {meant}") })
+            Err(Failure::of(status, format!("{name}: command not found; {meant}")))
         }
         _ => Err(not_started(program, error)),
     }

@@ -17,26 +17,35 @@ use std::process::ExitCode;
 use tokio::runtime::Runtime;
 
 #[derive(Debug)]
-pub enum Failure {
-    Usage(String),
-    Other { status: u8, message: String },
+pub struct Failure {
+    pub status: u8,
+    pub message: String,
+    points_to_help: bool,
 }
 
 impl Failure {
+    pub fn usage(message: String) -> Self {
+        Self { points_to_help: true, ..Self::of(exit::USAGE, message) }
+    }
+
+    pub fn of(status: u8, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), points_to_help: false }
+    }
+
     pub fn of_os(message: impl Into<String>) -> Self {
-        Self::Other { status: exit::OS_ERROR, message: message.into() }
+        Self::of(exit::OS_ERROR, message)
     }
 }
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Self::Other { status: error.exit_status(), message: error.message }
+        Self::of(error.exit_status(), error.message)
     }
 }
 
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Self::of_os(format!("the operating system refused: {error:#}"))
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::of_os(format!("the operating system refused: {error}"))
     }
 }
 
@@ -46,10 +55,14 @@ pub fn main<T: Options>(
     fail: impl Fn(u8, &str) -> ExitCode,
     work: impl FnOnce(T, &ArgMatches) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
-    let status = match limits::check() {
-        Ok(()) => read(program, &fail, work),
-        Err(message) => fail(exit::OS_ERROR, &message),
-    };
+    let done = limits::check().map_err(Failure::of_os).and_then(|()| read(program, work));
+    let status = done.unwrap_or_else(|Failure { status, message, points_to_help }| {
+        if points_to_help {
+            log::fail(program, status, &format!("{message} (see {program} --help)"));
+            return ExitCode::from(status);
+        }
+        fail(status, &with_next_step(message))
+    });
     terminal::close();
     status
 }
@@ -58,22 +71,17 @@ pub fn main<T: Options>(
 #[inline(never)]
 fn read<T: Options>(
     program: &str,
-    fail: &impl Fn(u8, &str) -> ExitCode,
     work: impl FnOnce(T, &ArgMatches) -> Result<ExitCode, Failure>,
-) -> ExitCode {
+) -> Result<ExitCode, Failure> {
     let command = T::command();
     T::prepare(&command);
-    let (flags, matches, command) = match flags::parse(command, program, std::env::args_os(), fail) {
-        Ok(read) => read,
-        Err(status) => return status,
+    let Some((flags, matches, command)) = flags::parse(command, program, std::env::args_os())? else {
+        return Ok(ExitCode::SUCCESS);
     };
     for doubt in variables::doubts(&command) {
         log::warn(program, &doubt);
     }
-    work(flags, &matches).unwrap_or_else(|failure| match failure {
-        Failure::Usage(message) => flags::usage(program, &message),
-        Failure::Other { status, message } => fail(status, &with_next_step(message)),
-    })
+    work(flags, &matches)
 }
 
 /// Only the last message of a program says what to do. While it retries, messages only say what happened.
@@ -84,13 +92,13 @@ fn with_next_step(message: String) -> String {
     message
 }
 
-/// The status after `written` went to standard output. `fail` prints why it did not.
-pub fn printed(written: io::Result<()>, fail: impl Fn(u8, &str) -> ExitCode) -> ExitCode {
+/// Fails unless `written` went to standard output. A reader that closed the pipe has read enough.
+pub fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
     match written.and_then(|()| io::stdout().flush()) {
-        Ok(()) => ExitCode::SUCCESS,
-        // A reader that closed the pipe has read enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(exit::OS_ERROR, &format!("cannot write to standard output: {}", in_words(&error))),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::of_os(format!("cannot write to standard output: {}", in_words(&error))))
+        }
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
 
@@ -98,6 +106,5 @@ pub fn runtime(location: &Location) -> Result<Runtime, Failure> {
     if !matches!(location, Location::File { .. }) {
         runtime::check_threads().map_err(Failure::of_os)?;
     }
-    let runtime = runtime::of_one_thread().build();
-    runtime.map_err(|error| Failure::from(anyhow::Error::from(error)))
+    Ok(runtime::of_one_thread().build()?)
 }

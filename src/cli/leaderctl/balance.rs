@@ -15,12 +15,13 @@ use super::shard_notes::{Notes, pauses};
 use super::slots::{self, by_name, sessions};
 use super::status::Shown;
 use super::step_down::{Handover, Progress};
-use super::{Client, asked_to_stop, fail, list, print_lines, say, shares};
+use super::{Client, asked_to_stop, list, print_lines, say, shares};
 use crate::cli::flags;
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{BALANCE, Prefix, Shard, show_seconds};
 use crate::notes::hosts;
-use crate::store::{Answer, Holder, Report, StoreError};
+use crate::store::{Answer, Holder, Report};
 use crate::text::on_one_line;
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
@@ -85,14 +86,6 @@ enum Verdict {
     Stopped,
 }
 
-struct Stop(u8, String);
-
-impl From<StoreError> for Stop {
-    fn from(error: StoreError) -> Self {
-        Self(error.exit_status(), error.message)
-    }
-}
-
 impl BalanceFlags {
     pub fn check(&self) -> Result<(), String> {
         if self.wait.is_zero() || self.max == Some(0) || self.if_uneven == 0 {
@@ -101,27 +94,24 @@ impl BalanceFlags {
         Ok(())
     }
 
-    pub async fn order(&self, client: Client<'_>) -> Answer<ExitCode> {
+    pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         if self.dry_run {
             let fleet = Fleet::read(client, &self.prefix, None).await?;
-            let moves = self.moves(&fleet);
-            return Ok(self.report(&fleet, &moves, None));
+            return self.report(&fleet, &self.moves(&fleet), None);
         }
         let mut done = None;
         let work = async {
             let (fleet, made) = done.insert((Fleet::read(client, &self.prefix, None).await?, Vec::new()));
-            let mover = Mover { client, prefix: &self.prefix, wait: self.wait, json: self.json };
-            mover.carry_out(fleet, self.moves(fleet), made).await
+            fleet.carry_out(self.moves(fleet), self.wait, self.json, made).await
         };
-        let stopped = in_turn(client, work).await?;
-        match (done, stopped) {
-            (Some((fleet, moves)), stopped) => Ok(self.report(&fleet, &moves, stopped.err())),
-            (None, Err(Stop(status, why))) => Ok(fail(status, &why)),
-            (None, Ok(())) => unreachable!("the fleet was read"),
+        let stopped = in_turn(client, work).await;
+        match done {
+            Some((fleet, moves)) => self.report(&fleet, &moves, stopped.err()),
+            None => stopped.map(|()| unreachable!("the fleet was read")),
         }
     }
 
-    fn moves(&self, fleet: &Fleet) -> Vec<Move> {
+    fn moves(&self, fleet: &Fleet<'_>) -> Vec<Move> {
         if unevenness(&fleet.loads()) < self.if_uneven {
             return Vec::new();
         }
@@ -131,7 +121,7 @@ impl BalanceFlags {
     }
 
     /// `moves` are those that were made, or that a dry run shows.
-    fn report(&self, fleet: &Fleet, moves: &[Move], stopped: Option<Stop>) -> ExitCode {
+    fn report(&self, fleet: &Fleet<'_>, moves: &[Move], stopped: Option<Failure>) -> Result<ExitCode, Failure> {
         let (before, after) = (fleet.loads(), fleet.after(moves));
         let result = match moves {
             _ if stopped.is_some() => Verdict::Stopped,
@@ -148,7 +138,7 @@ impl BalanceFlags {
             let by_host = |loads: &[usize]| fleet.hosts.iter().zip(loads.iter().copied()).collect::<BTreeMap<_, _>>();
             lines.push(as_json(&object! {
                 result,
-                why: stopped.as_ref().map(|Stop(_, why)| why.as_str()),
+                why: stopped.as_ref().map(|failure| failure.message.as_str()),
                 before: by_host(&before),
                 after: by_host(&after),
                 moves: fleet.objects_of(moves),
@@ -174,14 +164,17 @@ impl BalanceFlags {
                 lines.extend(fleet.left_alone.iter().map(alone));
             }
         }
-        let written = print_lines(lines);
+        print_lines(lines)?;
         let nobody_waits = fleet.families.iter().all(|family| family.waiting.iter().all(|&count| count == 0));
-        if fleet.is_metered && result == Verdict::Impossible && nobody_waits {
+        if fleet.client.store.is_metered() && result == Verdict::Impossible && nobody_waits {
             say("no standby is known: on this store they announce themselves only with leaderrun --announce always");
         }
         match stopped {
-            Some(Stop(status, why)) => fail(status, &format!("{why}; {}", counted(moves.len()))),
-            None => written,
+            Some(mut failure) => {
+                failure.message += &format!("; {}", counted(moves.len()));
+                Err(failure)
+            }
+            None => Ok(ExitCode::SUCCESS),
         }
     }
 }
@@ -193,59 +186,20 @@ fn counted(moves: usize) -> String {
     }
 }
 
-struct Mover<'a> {
+struct Fleet<'a> {
     client: Client<'a>,
     prefix: &'a Prefix,
-    wait: Duration,
-    json: bool,
-}
-
-impl Mover<'_> {
-    /// Adds each move that was made to `made`.
-    async fn carry_out(&self, fleet: &Fleet, moves: Vec<Move>, made: &mut Vec<Move>) -> Result<(), Stop> {
-        for next in moves {
-            let holder = fleet.still_fits(self, made, &next).await?;
-            let operator = Operator { client: self.client, shard: &next.shard, json: self.json };
-            let target = fleet.hosts[next.to].as_str();
-            let wait = Some(Some(self.wait));
-            let handover = Handover { to: Some(target), force: false, hold: HOLD.min(self.wait), wait };
-            let failed = |why: String| Stop(exit::NOT_ACQUIRED, format!("{}: {why}", next.shard));
-            match handover.order(&operator, &holder).await? {
-                Progress::Followed { successor, told } if successor.host.as_deref() == Some(target) => {
-                    if !self.json {
-                        let _ = writeln!(stdout(), "{}: {}", next.shard, on_one_line(told));
-                    }
-                }
-                Progress::Followed { successor, .. } => {
-                    return Err(failed(format!("{successor} leads, and no candidate on {target}")));
-                }
-                Progress::Refused(why) => return Err(failed(why)),
-                Progress::Ordered(_) | Progress::NotYet(_) => {
-                    return Err(failed(format!(
-                        "no candidate on {target} leads after {}; the order stays in force",
-                        show_seconds(self.wait)
-                    )));
-                }
-            }
-            made.push(next);
-        }
-        Ok(())
-    }
-}
-
-struct Fleet {
     /// Hosts that lead what is counted, or wait for it and may lead it.
     hosts: Vec<String>,
     /// All hosts that lead or wait.
     known: BTreeSet<String>,
     families: Vec<Family>,
     left_alone: Vec<LeftAlone>,
-    is_metered: bool,
 }
 
-impl Fleet {
+impl<'a> Fleet<'a> {
     /// With `emptied`, only what that host leads may move, and `left_alone` names what stays there.
-    async fn read(client: Client<'_>, prefix: &Prefix, emptied: Option<&str>) -> Answer<Self> {
+    async fn read(client: Client<'a>, prefix: &'a Prefix, emptied: Option<&str>) -> Answer<Self> {
         let standbys = slots::announced(client, prefix.as_str()).await?.standbys;
         let list = client.store.list(prefix.as_str()).await?;
         let notes = Notes::of(client.store, &list, true).await?;
@@ -304,11 +258,12 @@ impl Fleet {
             Family { led: led.collect(), waiting: counts }
         });
         Ok(Self {
+            client,
+            prefix,
             families: families.collect(),
             hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
             known,
             left_alone,
-            is_metered: client.store.is_metered(),
         })
     }
 
@@ -340,11 +295,48 @@ impl Fleet {
         shares::in_words(self.hosts.iter().map(String::as_str).zip(loads.iter().copied()))
     }
 
+    /// Adds each move that was made to `made`.
+    async fn carry_out(
+        &self,
+        moves: Vec<Move>,
+        wait: Duration,
+        json: bool,
+        made: &mut Vec<Move>,
+    ) -> Result<(), Failure> {
+        for next in moves {
+            let holder = self.still_fits(made, &next).await?;
+            let operator = Operator { client: self.client, shard: &next.shard, json };
+            let target = self.hosts[next.to].as_str();
+            let hold = HOLD.min(wait);
+            let handover = Handover { to: Some(target), force: false, hold, wait: Some(Some(wait)) };
+            match handover.order(&operator, &holder).await? {
+                Progress::Followed { successor, told } if successor.host.as_deref() == Some(target) => {
+                    if !json {
+                        let _ = writeln!(stdout(), "{}: {}", next.shard, on_one_line(told));
+                    }
+                }
+                Progress::Followed { successor, .. } => {
+                    return Err(operator.refusal(&format!("{successor} leads, and no candidate on {target}")));
+                }
+                Progress::Refused(why) => return Err(operator.refusal(&why)),
+                Progress::Ordered(_) | Progress::NotYet(_) => {
+                    return Err(operator.refusal(&format!(
+                        "no candidate on {target} leads after {}; the order stays in force",
+                        show_seconds(wait)
+                    )));
+                }
+            }
+            made.push(next);
+        }
+        Ok(())
+    }
+
     /// The leader that is to move, if each shard is still led where the plan has it after the moves made.
-    async fn still_fits(&self, mover: &Mover<'_>, made: &[Move], next: &Move) -> Result<Holder, Stop> {
-        let Mover { client, prefix, .. } = *mover;
+    async fn still_fits(&self, made: &[Move], next: &Move) -> Result<Holder, Failure> {
+        let Self { client, prefix, .. } = *self;
         let changed = |shard: &Shard, how: &str| {
-            Stop(exit::NOT_ACQUIRED, format!("{shard}: {how} since the moves were planned: run this again"))
+            let why = format!("{shard}: {how} since the moves were planned: run this again");
+            Failure::of(exit::NOT_ACQUIRED, why)
         };
         let planned = self.families.iter().flat_map(|family| &family.led);
         let mut expected: BTreeMap<&Shard, usize> = planned.clone().map(|led| (&led.shard, led.on)).collect();
@@ -398,17 +390,17 @@ fn is_young(holder: &Holder) -> Option<String> {
 }
 
 /// Does `work` while it leads the shard [`BALANCE`], so that nobody else balances.
-async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Stop>>) -> Answer<Result<(), Stop>> {
-    let stop = |why| Err(Stop(exit::NOT_ACQUIRED, why));
+async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let stop = |why: String| Err(Failure::of(exit::NOT_ACQUIRED, why));
     let own = BALANCE.parse().expect("it is the name of a shard");
     let mut turn = match OwnLease::take(client, &own, LEASE, "balance").await? {
         Taking::Taken(turn) => turn,
         Taking::Held(Holder { owner, .. }) => {
-            return Ok(stop(on_one_line(format!("{owner} is balancing already"))));
+            return stop(on_one_line(format!("{owner} is balancing already")));
         }
         Taking::Later(wait) => {
             let wait = show_seconds(wait);
-            return Ok(stop(format!("another one may be balancing for {wait}: try again after that")));
+            return stop(format!("another one may be balancing for {wait}: try again after that"));
         }
     };
     // An order that was given is obeyed even if nobody waits any more.
@@ -420,7 +412,7 @@ async fn in_turn(client: Client<'_>, work: impl Future<Output = Result<(), Stop>
         done = work => done,
     };
     turn.give_back().await;
-    Ok(done)
+    done
 }
 
 async fn keep(turn: &mut OwnLease<'_>) -> String {

@@ -7,7 +7,6 @@ mod counters;
 pub mod reader;
 
 use super::status::Shown;
-use super::timeline::Present;
 use crate::election::Reason;
 use crate::lease::Shard;
 use crate::notes::history::Entry;
@@ -139,10 +138,6 @@ impl Seen {
         });
         let waited_for = self.shown.standbys.is_some_and(|count| count > 0);
         if crashed || waited_for { Condition::Leaderless } else { Condition::Free }
-    }
-
-    pub fn present(&self, now: u64) -> Present<'_> {
-        Present { holder: self.holder(), paused: self.shown.is_paused(), is_job: self.shown.is_job(), now }
     }
 
     /// By some host's clock.

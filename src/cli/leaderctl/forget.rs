@@ -64,14 +64,9 @@ impl ForgetFlags {
             return Err(hidden.into());
         }
         let mut taken = Vec::new();
-        let lost = self.take_all(&operator, &names, &mut taken).await;
-        if !matches!(lost, Ok(None)) {
+        if let Err(failure) = self.take_all(&operator, &names, &mut taken).await {
             give_back(&taken).await;
-        }
-        if let Some(lost) = lost? {
-            return Err(operator.refusal(&format!(
-                "the lease of {lost} ended before those of all slots were taken: run this again, with a longer --lease"
-            )));
+            return Err(failure);
         }
         sleep(TERMS_APART).await;
         let mut gone = Vec::new();
@@ -89,16 +84,19 @@ impl ForgetFlags {
     }
 
     /// Takes all leases, and then checks that there are no more: before we had them all, a candidate may have taken a
-    /// slot that was never led. Returns the shard whose lease was lost meanwhile.
+    /// slot that was never led.
     async fn take_all<'a>(
         &self,
         operator: &Operator<'a>,
         names: &[Shard],
         taken: &mut Vec<OwnLease<'a>>,
-    ) -> Result<Option<Shard>, Failure> {
+    ) -> Result<(), Failure> {
         for name in names {
             if let Some(lost) = keep(taken).await? {
-                return Ok(Some(lost));
+                return Err(operator.refusal(&format!(
+                    "the lease of {lost} ended before those of all slots were taken: run this again, with a longer \
+                     --lease"
+                )));
             }
             taken.push(self.take(operator, name).await?);
         }
@@ -106,7 +104,7 @@ impl ForgetFlags {
         if let Some(slot) = slots.names().find(|name| !names.contains(name)) {
             return Err(operator.refusal(&format!("{slot} has been led since this began: run this again")));
         }
-        slots.hidden.map_or(Ok(None), |hidden| Err(hidden.into()))
+        slots.hidden.map_or(Ok(()), |hidden| Err(hidden.into()))
     }
 
     /// Deletes all that was taken. The shard itself comes last, because its orders and jobs apply to its slots. Returns

@@ -6,12 +6,12 @@ use super::object::{as_json, object};
 use super::operator::Operator;
 use super::slots::{Slots, listed};
 use super::status::Shown;
-use super::timeline::{self, Present};
+use super::timeline::{self, stretches};
 use super::{Client, print_lines, rfc3339, say};
 use crate::cli::start::Failure;
 use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
-use crate::store::{Answer, Holder, Report};
+use crate::store::{Holder, Report};
 use crate::text::on_one_line;
 use crate::time::wall_clock_millis;
 use clap::Args;
@@ -51,24 +51,18 @@ impl HistoryFlags {
             say(format_args!("{}: {}", self.shard, records_nothing(foreign)));
         }
         if self.timeline {
-            return Ok(self.draw(client, &entries, &report).await?);
+            let shown = Shown { report, ..Shown::of_notes(client, &self.shard).await? };
+            let mut lines = timeline::as_text(&stretches(&shown, &entries, wall_clock_millis()), columns());
+            if !lines.is_empty() {
+                lines.push(timeline::LEGEND.to_owned());
+            }
+            return print_lines(lines);
         }
         let leads = report.holder.and_then(|holder| holder.term);
         let lines = entries.iter().map(|entry| {
             if self.json { as_json(&object(&self.shard, entry, leads)) } else { as_text(entry, ended(entry, leads)) }
         });
-        Ok(print_lines(lines))
-    }
-
-    async fn draw(&self, client: Client<'_>, entries: &[Entry], report: &Report) -> Answer<ExitCode> {
-        let noted = Shown::of_notes(client, &self.shard).await?;
-        let (paused, is_job) = (noted.is_paused(), noted.is_job());
-        let present = Present { holder: report.holder.as_ref(), paused, is_job, now: wall_clock_millis() };
-        let mut lines = timeline::as_text(&present.stretches(entries), columns());
-        if !lines.is_empty() {
-            lines.push(timeline::LEGEND.to_owned());
-        }
-        Ok(print_lines(lines))
+        print_lines(lines)
     }
 
     fn say_that_there_is_none(&self, report: &Report, slots: &Slots) {
@@ -97,11 +91,8 @@ pub fn object<'a>(shard: &'a Shard, entry: &'a Entry, leads: Option<Term>) -> im
         host: &entry.host,
         pid: entry.pid,
         from: rfc3339(entry.from_millis),
-        /// None while it lasts, or if nobody recorded it.
         to: entry.to_millis.map(rfc3339),
-        /// In words. None while it lasts.
         ended: ended(entry, leads),
-        /// One of `leaderrun`'s reasons, or a word of a later version. None while it lasts, or if nobody recorded it.
         reason: &entry.reason,
         exit_status: entry.exit_status,
         signal: entry.signal,

@@ -95,20 +95,19 @@ impl JobsFlags {
 async fn forget(operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Failure> {
     let Operator { client, shard, .. } = *operator;
     let seen = client.ask(jobs::of_job(client.store, shard, job)).await?;
-    let leads = operator.inspect().await?.holder.and_then(|holder| holder.term);
+    let report = operator.inspect().await?;
+    let leads = report.holder.as_ref().and_then(|holder| holder.term);
     match client.ask(jobs::clear(client.store, shard, job, seen.as_ref(), leads)).await? {
         Cleared::Done => {
             client.ask(index::write_named(client.store, shard, job)).await?;
             operator.done(&format!("job {job} may run again")).await
         }
         Cleared::Running => Err(operator.refusal(&format!("job {job} is running: clear it when it has ended"))),
-        Cleared::Never => never(operator, job).await,
+        Cleared::Never => {
+            operator.known_slots(&report).await?;
+            Err(operator.refusal(&format!("job {job} has never run")))
+        }
     }
-}
-
-async fn never(operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Failure> {
-    operator.known_slots(&operator.inspect().await?).await?;
-    Err(operator.refusal(&format!("job {job} has never run")))
 }
 
 async fn show_one(operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Failure> {
@@ -119,21 +118,17 @@ async fn show_one(operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Fail
     if ledger.as_ref().is_some_and(|ledger| is_in_doubt(&indexed(ledger), &report)) {
         ledger = client.ask(jobs::of_job(client.store, shard, job)).await?;
     }
-    let (state, text) = match &ledger {
-        None if json => {
-            operator.known_slots(&report).await?;
-            (State::Never, as_json(&object(shard, Some(job), State::Never, None, None)))
-        }
-        None => return never(operator, job).await,
-        Some(ledger) => {
-            let known = indexed(ledger);
-            let state = State::of(&known, &report);
-            let object = || as_json(&object(shard, Some(job), state, Some(&known), Some(ledger)));
-            (state, if json { object() } else { as_text(shard, job, state, ledger) })
-        }
-    };
-    let written = print_lines([text]);
-    Ok(if written == ExitCode::SUCCESS { state.exit_status().into() } else { written })
+    let known = ledger.as_ref().map(indexed);
+    let state = known.as_ref().map_or(State::Never, |known| State::of(known, &report));
+    if ledger.is_none() {
+        operator.known_slots(&report).await?;
+    }
+    print_lines([match &ledger {
+        _ if json => as_json(&object(shard, Some(job), state, known.as_ref(), ledger.as_ref())),
+        Some(ledger) => as_text(shard, job, state, ledger),
+        None => return Err(operator.refusal(&format!("job {job} has never run"))),
+    }])?;
+    Ok(state.exit_status().into())
 }
 
 async fn show_all(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
@@ -160,14 +155,14 @@ async fn show_all(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
     let periodic = periodic.iter().map(|ledger| (Indexed::of_period(ledger), Some(ledger)));
     let all = periodic.chain(all.into_iter().map(|job| (job, None)));
     if json {
-        return Ok(print_lines(all.map(|(known, ledger)| {
+        return print_lines(all.map(|(known, ledger)| {
             let state = State::of(&known, &report);
             as_json(&object(shard, known.job.once(), state, Some(&known), ledger))
-        })));
+        }));
     }
     let rows = all.map(|(job, _)| row(&job, &report));
     let header = ["JOB", "STATE", "STATUS", "HOST", "AGE", "ATTEMPTS"].map(str::to_owned);
-    Ok(print_lines(aligned(&[header].into_iter().chain(rows).collect::<Vec<_>>())))
+    print_lines(aligned(&[header].into_iter().chain(rows).collect::<Vec<_>>()))
 }
 
 /// The job ended between two requests, or nobody recorded its end.
@@ -198,24 +193,16 @@ fn object<'a>(
     let run = ledger.map(Ledger::counting);
     object! {
         shard: shard.as_str(),
-        /// None for a job that runs once a period.
         job: job.map(JobId::as_str),
-        /// None for a job that runs once, like `period`.
         every_seconds: known.and_then(|known| known.job.every()).map(|every| every.as_secs_f64()),
-        /// The period of its last run, as long as its ledger lasts.
         period: ledger.and_then(|ledger| ledger.period).map(Turn::due),
         state: state.into_str(),
-        /// None if it never ran, like all members below.
         host: known.map(|known| &known.host),
-        /// None also in a list, if it runs once or its ledger is over.
         owner: run.map(|run| &run.owner),
         term: known.map(|known| known.term),
         started: known.map(|known| rfc3339(known.from_millis)),
-        /// None while it runs, and if nobody recorded it.
         ended: known.and_then(|known| known.to_millis).map(rfc3339),
-        /// The same, and if COMMAND itself was not reaped.
         exit_status: known.and_then(|known| known.status),
-        /// The same, and where `owner` is none.
         how: run.and_then(|run| run.ended.as_deref()),
         attempts: known.map_or(0, |known| known.attempts),
     }

@@ -5,6 +5,7 @@ use super::shard_notes::{Notes, note};
 use super::slots::{self, sessions};
 use super::status::{Shown, as_json};
 use super::{Client, print_lines, say, shares};
+use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard};
 use crate::notes::hosts;
 use crate::notes::standbys::{Announced, Standby};
@@ -35,39 +36,38 @@ pub struct ListFlags {
 }
 
 impl ListFlags {
-    pub async fn show(&self, client: Client<'_>) -> Answer<ExitCode> {
+    pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let (standbys, paused) = self.announced(client).await?;
         let list = slots::with_paused(client.store.list(self.prefix.as_str()).await?, paused);
         let notes = Notes::of(client.store, &list, self.orders).await?;
         let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
-        let written = if self.json {
-            print_lines(list.iter().map(|(shard, shown)| as_json(shard, shown)))
-        } else {
-            print_lines(table(&list))
-        };
+        if self.json {
+            return print_lines(list.iter().map(|(shard, shown)| as_json(shard, shown)));
+        }
+        print_lines(table(&list))?;
         // A mistyped URL may name an empty store.
-        if list.is_empty() && !self.json {
+        if list.is_empty() {
             let prefix = self.prefix.as_str();
             let names =
                 if prefix.is_empty() { String::new() } else { format!(" a shard whose name begins with {prefix}") };
             say(format_args!("nobody has led{names} in {} so far", client.location));
         }
-        if let Some(standbys) = standbys.filter(|_| !self.json) {
+        if let Some(standbys) = standbys {
             let waiting: BTreeSet<&str> = standbys.iter().map(|(_, standby)| standby.host.as_str()).collect();
             let leading = list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()?.host.as_deref());
             let held = hosts::held(client.store, leading.chain(waiting.iter().copied()).collect::<BTreeSet<_>>());
             // A failure must not hide the list.
             let held = held.await.unwrap_or_default();
-            let told = shares::told(list.iter().map(|(shard, shown)| (shard, shown)), waiting, &held);
-            if let Some(told) = told.filter(|told| told.needs_attention || stdout().is_terminal()) {
-                say(told.words);
+            let shards = list.iter().map(|(shard, shown)| (shard, shown));
+            if let Some(told) = shares::told(shards, waiting, &held, stdout().is_terminal()) {
+                say(told);
             }
         }
         let unread = |(_, shown): &(Shard, Shown)| shown.orders.is_none() && shown.trouble.is_none();
-        if !self.json && list.iter().any(unread) {
+        if list.iter().any(unread) {
             say("pauses and jobs are not shown: --orders reads them");
         }
-        Ok(written)
+        Ok(ExitCode::SUCCESS)
     }
 
     /// The standbys, None if they are not to be counted; and the paused shards that were never led. Read before the

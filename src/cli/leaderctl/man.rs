@@ -4,6 +4,7 @@
 //! when this program was built.
 
 use super::printed;
+use crate::cli::start::Failure;
 use clap::{Args, ValueEnum};
 use std::io::{self, IsTerminal, Write, stdout};
 use std::process::{Command, ExitCode, Stdio};
@@ -46,10 +47,10 @@ impl Page {
 }
 
 impl ManFlags {
-    pub fn show(&self) -> ExitCode {
+    pub fn show(&self) -> Result<ExitCode, Failure> {
         let (source, text) = self.page.read();
         if stdout().is_terminal() && paged(source).is_ok_and(|shown| shown) {
-            return ExitCode::SUCCESS;
+            return Ok(ExitCode::SUCCESS);
         }
         printed(stdout().write_all(text.as_bytes()))
     }

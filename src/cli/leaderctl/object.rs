@@ -2,12 +2,13 @@
 
 use serde::Serialize;
 
-/// An object with these members, in this order. Members are added, never renamed or removed.
+/// An object with these members, in this order. Members are added, never renamed or removed. leaderctl(1),
+/// leaderrun-formats(5) and `openapi.yaml` say what each one means, and when it is null.
 macro_rules! object {
-    ($($(#[$about:meta])* $name:ident $(: $value:expr)?),* $(,)?) => {{
+    ($($(#[$attribute:meta])* $name:ident $(: $value:expr)?),* $(,)?) => {{
         #[derive(serde::Serialize)]
         struct Object<$($name),*> {
-            $($(#[$about])* $name: $name),*
+            $($(#[$attribute])* $name: $name),*
         }
         Object { $($name $(: $value)?),* }
     }};

@@ -169,11 +169,11 @@ impl Operator<'_> {
     /// Prints what was done, or with --json the present state of the shard.
     pub async fn done(&self, sentence: &str) -> Result<ExitCode, Failure> {
         if !self.json {
-            return Ok(print_lines([format!("{}: {}", self.shard, on_one_line(sentence.to_owned()))]));
+            return print_lines([format!("{}: {}", self.shard, on_one_line(sentence.to_owned()))]);
         }
         let shown = Shown::read(self.client, self.shard).await;
         let shown = shown.map_err(|error| self.although(sentence, error))?;
-        Ok(print_lines([status::as_json(self.shard, &shown)]))
+        print_lines([status::as_json(self.shard, &shown)])
     }
 
     /// Says what was done before the failure: an operator who reads only the failure would do it again.
@@ -204,7 +204,7 @@ impl Operator<'_> {
     }
 
     pub fn refusal(&self, why: &str) -> Failure {
-        Failure::Other { status: exit::NOT_ACQUIRED, message: format!("{}: {why}", self.shard) }
+        Failure::of(exit::NOT_ACQUIRED, format!("{}: {why}", self.shard))
     }
 
     /// As [`Self::refusal`], for a verb that goes on with other shards.

@@ -3,7 +3,7 @@
 use super::age::dated;
 use super::operator::{Operator, Waited, takes_no_orders};
 use super::unknown::Unknown;
-use super::{Client, balance, fail, print_lines, say, slots};
+use super::{Client, balance, print_lines, say, slots};
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::exit;
@@ -50,33 +50,31 @@ impl Targets {
     }
 
     /// After a line about each shard, says how many there were. Refuses a prefix of no shard.
-    fn conclude(&self, done: &str, count: usize, all: usize, json: bool, status: ExitCode) -> ExitCode {
-        let Some(prefix) = self.prefix.as_ref().map(Prefix::as_str) else { return status };
+    fn conclude(&self, done: &str, count: usize, all: usize, json: bool) -> Result<(), Failure> {
+        let Some(prefix) = self.prefix.as_ref().map(Prefix::as_str) else { return Ok(()) };
         let shards = match all {
             0 => {
                 let message = format!("no shard is known whose name begins with \"{prefix}\"");
-                return fail(exit::ctl::UNKNOWN_SHARD, &message);
+                return Err(Failure::of(exit::ctl::UNKNOWN_SHARD, message));
             }
             1 => "shard",
             _ => "shards",
         };
-        if json {
-            return status;
+        if !json {
+            let of = if count == all { String::new() } else { format!(" of {all}") };
+            print_lines([format!("{done} {count}{of} {shards} whose names begin with \"{prefix}\"")])?;
         }
-        let of = if count == all { String::new() } else { format!(" of {all}") };
-        let told = print_lines([format!("{done} {count}{of} {shards} whose names begin with \"{prefix}\"")]);
-        if status == ExitCode::SUCCESS { told } else { status }
+        Ok(())
     }
 }
 
 /// Adds what was done before an error in the middle of several shards.
 fn after(done: usize, all: usize, what: &str, failure: impl Into<Failure>) -> Failure {
-    match failure.into() {
-        Failure::Other { status, message } if all > 1 => {
-            Failure::Other { status, message: format!("{message}; {what} {done} of {all} shards") }
-        }
-        failure => failure,
+    let mut failure = failure.into();
+    if all > 1 {
+        failure.message += &format!("; {what} {done} of {all} shards");
     }
+    failure
 }
 
 #[derive(Debug, Args)]
@@ -161,7 +159,8 @@ impl PauseFlags {
                 status = told;
             }
         }
-        Ok(self.targets.conclude("paused", paused.len(), all, self.json, status))
+        self.targets.conclude("paused", paused.len(), all, self.json)?;
+        Ok(status)
     }
 
     /// The leaderships that the pause will end. Read before the order, because a leader may obey at once. Only the
@@ -260,29 +259,32 @@ impl ResumeFlags {
 
     pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         if let Some(host) = &self.host {
-            return Ok(balance::resume(host, self.json, client).await?);
+            return balance::resume(host, self.json, client).await;
         }
         let shards = self.targets.find(client).await?;
-        let (all, mut resumed, mut status) = (shards.len(), 0, ExitCode::SUCCESS);
+        let all = shards.len();
+        let mut resumed = 0;
+        // The others are resumed even if that cannot be told.
+        let mut told = Ok(());
         for shard in &shards {
             let operator = Operator { client, shard, json: self.json };
-            let (was_paused, told) =
+            let (was_paused, done) =
                 self.resume(&operator).await.map_err(|error| after(resumed, all, "resumed", error))?;
             resumed += usize::from(was_paused);
-            if told != ExitCode::SUCCESS {
-                status = told;
-            }
+            told = told.and(operator.done(&done).await.map(drop));
         }
-        Ok(self.targets.conclude("resumed", resumed, all, self.json, status))
+        told.map_err(|error| after(resumed, all, "resumed", error))?;
+        self.targets.conclude("resumed", resumed, all, self.json)?;
+        Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns whether there was a pause, and the exit status.
-    async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, ExitCode), Failure> {
+    /// Returns whether there was a pause, and what was done.
+    async fn resume(&self, operator: &Operator<'_>) -> Result<(bool, String), Failure> {
         let Operator { client, shard, .. } = *operator;
         let ended = match operator.take_back(|orders| &mut orders.pause).await {
             Err(error) if self.force && error.exit_status() == exit::CONFIGURATION => {
                 client.several(orders::remove(client.store, shard)).await?;
-                return Ok((true, operator.done("resumed: removed orders that another program wrote").await?));
+                return Ok((true, "resumed: removed orders that another program wrote".to_owned()));
             }
             ended => ended?,
         };
@@ -293,12 +295,11 @@ impl ResumeFlags {
         if ended.is_none() && self.targets.prefix.is_none() {
             operator.known_slots(&operator.inspect().await?).await?;
         }
-        let told = match &ended {
+        Ok(match ended {
             Some(PauseOrder { by, since_millis, .. }) => {
-                format!("resumed; it was paused by {by} since {}", dated(*since_millis))
+                (true, format!("resumed; it was paused by {by} since {}", dated(since_millis)))
             }
-            None => "not paused".to_owned(),
-        };
-        Ok((ended.is_some(), operator.done(&told).await?))
+            None => (false, "not paused".to_owned()),
+        })
     }
 }

@@ -18,7 +18,7 @@ pub use programs::run_if_respawned;
 use super::forget::TERMS_APART;
 use super::operator::LOOK_EVERY;
 use super::own_lease::{OwnLease, Taking};
-use super::{Client, PROGRAM, fail, next_stop, printed, say};
+use super::{Client, PROGRAM, next_stop, say};
 use crate::cli::flags::{self, NamedStore};
 use crate::cli::start::Failure;
 use crate::exit;
@@ -37,7 +37,6 @@ use fleet::{CANDIDATES, Fleet, Setting};
 use nix::sys::signal::Signal;
 use proxy::Proxy;
 use route::Route;
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write, stderr, stdout};
 use std::os::unix::fs::DirBuilderExt;
@@ -92,51 +91,33 @@ impl SelftestFlags {
             stop_grace: self.kill_after,
             ..TimingRequest::default()
         });
-        let timing = timing.map_err(Failure::Usage)?;
+        let timing = timing.map_err(Failure::usage)?;
         if let Some(option) = named.location.foreign_lock() {
-            return Err(Failure::Usage(format!("{option}= in the store URL belongs to a real shard: leave it out")));
+            return Err(Failure::usage(format!("{option}= in the store URL belongs to a real shard: leave it out")));
         }
         Containment::find(self.contain).map_err(Failure::of_os)?;
         // On one thread, because a candidate dies with the thread that started it.
-        let runtime = runtime::of_one_thread().build();
-        let status = runtime.and_then(|runtime| runtime.block_on(self.test(named, timing, request_timeout)));
-        Ok(status.map_err(anyhow::Error::from)?)
+        runtime::of_one_thread().build()?.block_on(self.test(named, timing, request_timeout))
     }
 
-    async fn test(&self, named: &NamedStore, timing: Timing, request_timeout: Duration) -> io::Result<ExitCode> {
+    async fn test(&self, named: &NamedStore, timing: Timing, request_timeout: Duration) -> Result<ExitCode, Failure> {
         let mut signals = Signals::listen()?;
-        let scratch = match Scratch::new() {
-            Ok(scratch) => scratch,
-            Err(message) => return Ok(fail(exit::OS_ERROR, &message)),
-        };
-        nix::sys::prctl::set_child_subreaper(true)?;
+        let scratch = Scratch::new().map_err(Failure::of_os)?;
+        nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)?;
         let name = format!("leaderrun-selftest/{}", Session::random()?.as_str());
         let shard = Shard::from_str(&name).expect("it is in the alphabet of shards");
         let lease = timing.lease;
-        let store = match named.location.open(request_timeout).await {
-            Ok(store) => store,
-            Err(error) => return Ok(fail(error.exit_status(), &error.message)),
-        };
+        let store = named.location.open(request_timeout).await?;
         let client = Client { store: &*store, location: &named.location, patience: request_timeout };
-        let tried = tokio::select! {
-            tried = try_out(client, &shard, lease) => tried,
+        tokio::select! {
+            tried = try_out(client, &shard, lease) => tried?,
             signal = next_stop(&mut signals) => {
                 self.say(&format!("the store may keep the scratch shard {shard} for one lease"))?;
                 return Ok(ended_by(signal));
             }
-        };
-        if let Err(error) = tried {
-            return Ok(fail(error.exit_status(), &error.message));
         }
-        let environment = environment_without_ours();
-        let setting = Setting {
-            timing,
-            shard,
-            contain: self.contain,
-            expires: store.expires(),
-            environment,
-            scratch: scratch.0.clone(),
-        };
+        let setting =
+            Setting { timing, shard, contain: self.contain, expires: store.expires(), scratch: scratch.0.clone() };
         let mut bench = Bench { json: self.json, named, setting: &setting, request_timeout, fleet: None, floor: 0 };
         let chosen = |fault: &&Fault| self.only.is_empty() || self.only.contains(fault);
         let faults: Vec<Fault> = Fault::value_variants().iter().filter(chosen).copied().collect();
@@ -156,11 +137,10 @@ impl SelftestFlags {
         }
         drop(scratch);
         let written = self.say(&left_behind(client, &setting.shard, lease).await);
-        match (done, written) {
-            (Ok(status), Ok(())) => Ok(status),
+        match done.and_then(|status| written.map(|()| status)) {
             // A reader that closed the pipe has read enough.
-            (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(printed(Err(error))),
-            (Err(error), _) | (_, Err(error)) => Err(error),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            done => Ok(done?),
         }
     }
 
@@ -245,10 +225,10 @@ impl Bench<'_> {
 
     /// A way to the store for each candidate, if the fault needs one.
     async fn ways(&self, fault: Fault) -> Result<Vec<(Secret, Proxy)>, TestError> {
-        if fault.needs_expiry() && !self.setting.expires {
+        if fault == Fault::Stubborn && !self.setting.expires {
             return Err(TestError::Impossible("a lease of this store is not lost while its holder lives".to_owned()));
         }
-        if !fault.is_of_network() {
+        if !matches!(fault, Fault::Slow | Fault::ShortPartition | Fault::Partition) {
             return Ok(Vec::new());
         }
         // The default store is files.
@@ -328,11 +308,6 @@ fn say_wait(wait: Duration, why: &str) {
     if wait >= Duration::from_secs(1) {
         say(format_args!("the first command starts in {}: {why}", show_seconds(wait)));
     }
-}
-
-/// The environment without the user's own settings, which must not affect the candidates.
-fn environment_without_ours() -> Vec<(OsString, OsString)> {
-    std::env::vars_os().filter(|(name, _)| !name.as_encoded_bytes().starts_with(b"LEADERRUN_")).collect()
 }
 
 fn ended_by(signal: Signal) -> ExitCode {

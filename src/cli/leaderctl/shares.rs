@@ -24,12 +24,14 @@ pub fn in_words<'a>(shares: impl IntoIterator<Item = (&'a str, usize)>) -> Strin
     on_one_line(words.collect::<Vec<_>>().join(", "))
 }
 
-/// With the hosts that are held back. None where there is one host.
+/// With the hosts that are held back. None where there is one host, and, unless it is `wanted`, where an operator need
+/// not know it.
 pub fn told<'a>(
     shards: impl IntoIterator<Item = (&'a Shard, &'a Shown)>,
     waiting: impl IntoIterator<Item = &'a str>,
     held: &BTreeMap<String, PauseOrder>,
-) -> Option<Told> {
+    wanted: bool,
+) -> Option<String> {
     let mut leads: BTreeMap<&str, usize> = waiting.into_iter().map(|host| (host, 0)).collect();
     let counts = |(shard, shown): &(&Shard, &Shown)| shard.as_str() != BALANCE && !shown.is_job();
     for (_, shown) in shards.into_iter().filter(counts) {
@@ -39,19 +41,13 @@ pub fn told<'a>(
     }
     let may_lead = leads.iter().filter(|(host, _)| !held.contains_key(**host)).map(|(_, &count)| count);
     let is_uneven = unevenness(&may_lead.collect::<Vec<_>>()) > 1;
+    if held.is_empty() && !is_uneven && !(wanted && leads.len() > 1) {
+        return None;
+    }
     let begin = if is_uneven { "uneven: " } else { "" };
     let all = in_words(leads.iter().map(|(host, count)| (*host, *count)));
     let backs = held.iter().map(|(host, order)| format!("{host} is {}", held_back(order)));
-    (leads.len() > 1 || !held.is_empty()).then(|| Told {
-        needs_attention: is_uneven || !held.is_empty(),
-        words: on_one_line([format!("{begin}{all}")].into_iter().chain(backs).collect::<Vec<_>>().join("; ")),
-    })
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub struct Told {
-    pub needs_attention: bool,
-    pub words: String,
+    Some(on_one_line([format!("{begin}{all}")].into_iter().chain(backs).collect::<Vec<_>>().join("; ")))
 }
 
 pub fn held_back(PauseOrder { by, prefix, left, .. }: &PauseOrder) -> String {

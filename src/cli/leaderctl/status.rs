@@ -6,6 +6,7 @@ use super::object::{self, object};
 use super::slots::{self, ParentPause, Slots, parent_pause};
 use super::unknown::{Unknown, never_led};
 use super::{Client, print_lines, rfc3339, say};
+use crate::cli::start::Failure;
 use crate::lease::{JobId, Shard, show, show_seconds};
 use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::period::Turn;
@@ -57,20 +58,21 @@ pub struct Shown {
 }
 
 impl StatusFlags {
-    pub async fn show(&self, client: Client<'_>) -> Answer<ExitCode> {
-        let mut status = ExitCode::SUCCESS;
+    pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let mut denied = None;
         for shard in &self.shards {
-            let shown = self.show_one(client, shard, &mut denied).await?;
-            if status == ExitCode::SUCCESS {
-                status = shown;
-            }
+            self.show_one(client, shard, &mut denied).await?;
         }
-        Ok(status)
+        Ok(ExitCode::SUCCESS)
     }
 
     /// `denied` is why standbys cannot be counted, once that was said.
-    async fn show_one(&self, client: Client<'_>, shard: &Shard, denied: &mut Option<StoreError>) -> Answer<ExitCode> {
+    async fn show_one(
+        &self,
+        client: Client<'_>,
+        shard: &Shard,
+        denied: &mut Option<StoreError>,
+    ) -> Result<(), Failure> {
         let mut shown = Shown::read(client, shard).await?;
         let all = match denied {
             None if self.standbys || !client.store.is_metered() => {
@@ -91,8 +93,7 @@ impl StatusFlags {
             slots::waiting(&slots::by_name(&all), shard, &sessions).into_iter().cloned().collect()
         });
         shown.standbys = shown.waiting.as_ref().map(Vec::len);
-        let text = if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) };
-        let written = print_lines([text]);
+        print_lines([if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) }])?;
         if !self.json && shown.was_never_led() {
             let unknown = Unknown::of_never_led(client, shard).await.ok().flatten();
             // A name that was never led is no slip unless it looks like one.
@@ -100,7 +101,7 @@ impl StatusFlags {
                 unknown.say(shard);
             }
         }
-        Ok(written)
+        Ok(())
     }
 }
 
@@ -162,24 +163,18 @@ pub fn object<'a>(shard: &'a Shard, shown: &'a Shown) -> impl Serialize + use<'a
     let holder = report.holder.as_ref();
     object! {
         shard: shard.as_str(),
-        /// False if the store has never seen it; None if not all was read that would tell.
         known: shown.is_known(),
         held: holder.is_some(),
         owner: holder.map(|holder| holder.owner.as_str()),
         host: holder.and_then(|holder| holder.host.as_deref()),
         pid: holder.and_then(|holder| holder.pid),
-        /// The lock of another program that leads; None if that is a candidate of leaderrun.
         foreign_lock: holder.and_then(|holder| holder.foreign_lock.as_deref()),
         term: holder.and_then(|holder| holder.term),
         since: holder.and_then(|holder| holder.since_millis).map(rfc3339),
-        /// None if it does not expire, or if the record lacks it.
         renewed_seconds_ago: holder.and_then(|holder| holder.renewed_ago).map(|ago| ago.as_secs_f64()),
-        /// None if it does not expire.
         expires_in_seconds: holder.and_then(|holder| holder.expires_in).map(|left| left.as_secs_f64()),
         last_term: report.last_term,
-        /// None if they were not counted.
         standbys,
-        /// Only from the verbs that read orders: those that show or change one shard.
         #[serde(flatten)]
         orders: orders.as_ref().map(|orders| noted(orders, shown)),
     }
@@ -188,7 +183,6 @@ pub fn object<'a>(shard: &'a Shard, shown: &'a Shown) -> impl Serialize + use<'a
 fn noted<'a>(orders: &'a Orders, shown: &'a Shown) -> impl Serialize + use<'a> {
     let Shown { report, slots, ledger, jobs, waiting, .. } = shown;
     object! {
-        /// None if they were not looked for.
         led_slots: slots.as_ref().map(|slots| slots.led().map(|(slot, _)| slot.as_str()).collect::<Vec<_>>()),
         paused: orders.pause.is_some(),
         pause: orders.pause.as_ref().map(pause),
@@ -201,14 +195,15 @@ fn noted<'a>(orders: &'a Orders, shown: &'a Shown) -> impl Serialize + use<'a> {
             term: handover.term,
             by: &handover.by,
             since: rfc3339(handover.since_millis),
-            /// None for any other candidate.
             to: &handover.to,
         }),
         last_run: ledger.as_ref().map(last_run_object),
-        /// Those that run once, the newest first; and the one that ran once a period, if its ledger is over.
         jobs: jobs.iter().map(|job| job_object(job, report)).collect::<Vec<_>>(),
-        /// None if they were not counted.
-        waiting: waiting.as_ref().map(|all| all.iter().map(waiting_object).collect::<Vec<_>>()),
+        waiting: waiting.as_ref().map(|all| all.iter().map(|Standby { owner, host, since_millis, .. }| object! {
+            owner,
+            host,
+            since: rfc3339(*since_millis),
+        }).collect::<Vec<_>>()),
     }
 }
 
@@ -218,28 +213,20 @@ fn pause(PauseOrder { by, since_millis, reason, keep, left, .. }: &PauseOrder) -
         since: rfc3339(*since_millis),
         reason,
         keep,
-        /// None if it lasts until it is resumed.
         ends_in_seconds: left.map(|left| left.as_secs_f64()),
     }
-}
-
-fn waiting_object(Standby { owner, host, since_millis, .. }: &Standby) -> impl Serialize + use<'_> {
-    object! { owner, host, since: rfc3339(*since_millis) }
 }
 
 fn last_run_object(ledger: &Ledger) -> impl Serialize + use<'_> {
     let run = ledger.counting();
     object! {
-        /// When the first run of the period was started, without the seconds.
         period: ledger.period.map(Turn::due),
         every_seconds: ledger.period.map(|turn| Duration::from_millis(turn.every_millis).as_secs_f64()),
         host: &run.host,
         owner: &run.owner,
         term: run.term,
         started: rfc3339(run.from_millis),
-        /// None while it runs, and if nobody recorded it.
         ended: run.to_millis.map(rfc3339),
-        /// The same, and if COMMAND itself was not reaped.
         exit_status: run.status,
         how: &run.ended,
         attempts: ledger.attempts,
@@ -249,13 +236,11 @@ fn last_run_object(ledger: &Ledger) -> impl Serialize + use<'_> {
 /// The last run of a job, or the one that succeeded.
 fn job_object<'a>(job: &'a Indexed, report: &Report) -> impl Serialize + use<'a> {
     object! {
-        /// None for a job that runs once a period.
         job: job.job.once().map(JobId::as_str),
         every_seconds: job.job.every().map(|every| every.as_secs_f64()),
         state: State::of(job, report).into_str(),
         host: &job.host,
         started: rfc3339(job.from_millis),
-        /// None while it runs, and if nobody recorded it.
         ended: job.to_millis.map(rfc3339),
         exit_status: job.status,
         attempts: job.attempts,

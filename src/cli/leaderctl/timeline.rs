@@ -6,6 +6,7 @@
 //! without a recorded end is drawn as such.
 
 use super::history::ended;
+use super::status::Shown;
 use crate::election::Reason;
 use crate::lease::Term;
 use crate::notes::history::Entry;
@@ -51,63 +52,53 @@ pub struct Stretch<'a> {
     pub mark: Option<Mark>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Present<'a> {
-    pub holder: Option<&'a Holder>,
-    pub paused: bool,
-    pub is_job: bool,
-    pub now: u64,
+/// The stretches from the first entry to now, without overlaps.
+pub fn stretches<'a>(shown: &'a Shown, history: &'a [Entry], now: u64) -> Vec<Stretch<'a>> {
+    let holder = shown.report.holder.as_ref();
+    let leads = holder.and_then(|holder| holder.term);
+    let mut stretches = Vec::new();
+    for (index, entry) in history.iter().enumerate() {
+        let next = history.get(index + 1).map_or(now, |next| next.from_millis);
+        let from = fill(&mut stretches, entry.from_millis, shown, now);
+        let (state, to) = match (entry.to_millis, ended(entry, leads)) {
+            (Some(to), _) => (State::Led, to),
+            (None, None) => (State::Led, now),
+            (None, Some(_)) => (State::Untold, next),
+        };
+        let to = to.min(next).clamp(from, now.max(from));
+        let mark = mark(entry, leads);
+        stretches.push(Stretch { from, to, state, host: &entry.host, entry: Some(entry), mark });
+    }
+    let known = |term: Term| history.iter().any(|entry| entry.term == term);
+    match holder.filter(|holder| !holder.term.is_some_and(known)) {
+        Some(Holder { since_millis: Some(since), host, .. }) => {
+            let from = fill(&mut stretches, *since, shown, now);
+            let host = host.as_deref().unwrap_or("?");
+            stretches.push(Stretch { from, to: now, state: State::Led, host, entry: None, mark: None });
+        }
+        _ if leads.is_none() => {
+            fill(&mut stretches, now, shown, now);
+        }
+        _ => {}
+    }
+    stretches
 }
 
-impl<'a> Present<'a> {
-    /// The stretches from the first entry to now, without overlaps.
-    pub fn stretches(self, history: &'a [Entry]) -> Vec<Stretch<'a>> {
-        let leads = self.holder.and_then(|holder| holder.term);
-        let mut stretches: Vec<Stretch<'a>> = Vec::new();
-        let mut last: Option<&Entry> = None;
-        for (index, entry) in history.iter().enumerate() {
-            let next = history.get(index + 1).map(|next| next.from_millis);
-            let from = entry.from_millis.min(self.now);
-            self.fill(&mut stretches, last, from);
-            let from = stretches.last().map_or(from, |before| before.to.max(from));
-            let (state, to) = match (entry.to_millis, ended(entry, leads)) {
-                (Some(to), _) => (State::Led, to),
-                (None, None) => (State::Led, self.now),
-                (None, Some(_)) => (State::Untold, next.unwrap_or(self.now)),
-            };
-            let to = to.min(next.unwrap_or(self.now)).clamp(from, self.now.max(from));
-            let mark = mark(entry, leads);
-            stretches.push(Stretch { from, to, state, host: &entry.host, entry: Some(entry), mark });
-            last = Some(entry);
-        }
-        let known = |term: Term| history.iter().any(|entry| entry.term == term);
-        match self.holder.filter(|holder| !holder.term.is_some_and(known)) {
-            Some(Holder { since_millis: Some(since), host, .. }) => {
-                let from = (*since).min(self.now);
-                self.fill(&mut stretches, last, from);
-                let from = stretches.last().map_or(from, |before| before.to.max(from));
-                let host = host.as_deref().unwrap_or("?");
-                stretches.push(Stretch { from, to: self.now, state: State::Led, host, entry: None, mark: None });
-            }
-            _ if leads.is_none() => self.fill(&mut stretches, last, self.now),
-            _ => {}
-        }
-        stretches
+/// Adds the time without a leader between the last entry and `until`. Returns when the next stretch begins.
+fn fill(stretches: &mut Vec<Stretch<'_>>, until: u64, shown: &Shown, now: u64) -> u64 {
+    let until = until.min(now);
+    let Some(&Stretch { to: from, entry: Some(entry), .. }) = stretches.last() else { return until };
+    if from >= until {
+        return from;
     }
-
-    fn fill(self, stretches: &mut Vec<Stretch<'a>>, last: Option<&Entry>, to: u64) {
-        let Some((entry, from)) = last.zip(stretches.last().map(|before| before.to)) else { return };
-        if from >= to {
-            return;
-        }
-        let paused = entry.known_reason() == Some(Reason::Paused) || (to == self.now && self.paused);
-        let state = match (paused, self.is_job) {
-            (true, _) => State::Paused,
-            (false, true) => State::Idle,
-            (false, false) => State::Free,
-        };
-        stretches.push(Stretch { from, to, state, host: "", entry: None, mark: None });
-    }
+    let is_paused = entry.known_reason() == Some(Reason::Paused) || (until == now && shown.is_paused());
+    let state = match (is_paused, shown.is_job()) {
+        (true, _) => State::Paused,
+        (false, true) => State::Idle,
+        (false, false) => State::Free,
+    };
+    stretches.push(Stretch { from, to: until, state, host: "", entry: None, mark: None });
+    until
 }
 
 fn mark(entry: &Entry, leads: Option<Term>) -> Option<Mark> {
@@ -195,7 +186,10 @@ fn sign(mark: Mark) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::leaderctl::slots::ParentPause;
     use crate::election::{CommandEnd, Ended, HookEnd, Loss};
+    use crate::notes::jobs::index::{Indexed, Name};
+    use crate::notes::orders;
 
     fn entry(term: u64, host: &str, from: u64, end: Option<(u64, &Ended)>) -> Entry {
         let mut entry = Entry::begun(Term(term), host.to_owned(), host.to_owned(), 7, from);
@@ -205,8 +199,8 @@ mod tests {
         entry
     }
 
-    fn states(history: &[Entry], present: Present<'_>) -> Vec<(u64, u64, State, Option<Mark>)> {
-        present.stretches(history).iter().map(|it| (it.from, it.to, it.state, it.mark)).collect()
+    fn states(history: &[Entry], shown: &Shown) -> Vec<(u64, u64, State, Option<Mark>)> {
+        stretches(shown, history, 1000).iter().map(|it| (it.from, it.to, it.state, it.mark)).collect()
     }
 
     #[test]
@@ -219,7 +213,6 @@ mod tests {
             entry(3, "a", 500, None),
             killed,
         ];
-        let present = Present { holder: None, paused: false, is_job: false, now: 1000 };
         let expected = [
             (100, 200, State::Led, None),
             (200, 300, State::Free, None),
@@ -230,10 +223,21 @@ mod tests {
             (700, 700, State::Led, Some(Mark::Killed)),
             (700, 1000, State::Free, None),
         ];
-        assert_eq!(states(&history, present), expected);
-        let job = states(&history, Present { is_job: true, ..present });
+        assert_eq!(states(&history, &Shown::default()), expected);
+        let run = Indexed {
+            job: Name::Every { millis: 1 },
+            term: Term(1),
+            attempts: 1,
+            from_millis: 100,
+            to_millis: Some(200),
+            status: Some(0),
+            host: "a".to_owned(),
+        };
+        let job = states(&history, &Shown { jobs: vec![run], ..Shown::default() });
         assert_eq!((job[1].2, job[3].2, job[6].2), (State::Idle, State::Paused, State::Idle));
-        assert_eq!(states(&history, Present { paused: true, ..present })[6].2, State::Paused);
+        let above = ParentPause { parent: "db".parse().unwrap(), pause: orders::pause(None, false, None).unwrap() };
+        let paused = Shown { parent_pause: Some(above), ..Shown::default() };
+        assert_eq!(states(&history, &paused)[6].2, State::Paused);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct TopFlags {
 impl TopFlags {
     pub fn check() -> Result<(), Failure> {
         if !stdin().is_terminal() || !stdout().is_terminal() {
-            return Err(Failure::Usage("top needs a terminal: use leaderctl watch".to_owned()));
+            return Err(Failure::usage("top needs a terminal: use leaderctl watch".to_owned()));
         }
         Ok(())
     }
@@ -159,8 +159,8 @@ impl Top<'_> {
             Ok(_) => unreachable!("no key orders it"),
             Err(error) => return write!(out, "{error}"),
         };
-        if let Err(Failure::Usage(message) | Failure::Other { message, .. }) = done {
-            say(message);
+        if let Err(failure) = done {
+            say(failure.message);
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ impl Unknown {
     }
 
     pub fn refusal(&self, shard: &Shard) -> Failure {
-        Failure::Other { status: UNKNOWN_SHARD, message: self.told(shard) }
+        Failure::of(UNKNOWN_SHARD, self.told(shard))
     }
 
     fn told(&self, shard: &Shard) -> String {

@@ -6,10 +6,11 @@
 use super::object::{as_json, object};
 use super::{Client, print_lines, say};
 use crate::cli::flags::{self, NamedStore};
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::observe::query_socket::{self, Key, Statement};
-use crate::store::{Answer, Holder, StoreError};
+use crate::store::{Holder, StoreError};
 use clap::Args;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -70,26 +71,27 @@ impl VerifyFlags {
 
 impl Question {
     /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
-    pub async fn answer(&self, named: NamedStore, patience: Duration) -> Answer<ExitCode> {
+    pub async fn answer(&self, named: NamedStore, patience: Duration) -> Result<ExitCode, Failure> {
         if let Some((query_socket, key)) = &self.query_socket {
             match query_socket::ask_own(query_socket, key).await {
-                Ok(statement) => return Ok(self.told_by_candidate(statement)),
+                Ok(statement) => return self.told_by_candidate(statement),
                 Err(error) if named.url.is_none() => {
                     return Err(StoreError::unknown(format!(
                         "leaderrun of shard {} does not answer: {error}: it is gone, frozen, or in another network \
                          namespace; name the store to ask that",
                         self.shard
-                    )));
+                    ))
+                    .into());
                 }
                 Err(_) => {}
             }
         }
         let store = named.location.open(patience).await?;
         let report = Client { store: &*store, location: &named.location, patience }.inspect(&self.shard).await?;
-        Ok(self.told_by_store(report.holder))
+        self.told_by_store(report.holder)
     }
 
-    fn told_by_candidate(&self, statement: Statement) -> ExitCode {
+    fn told_by_candidate(&self, statement: Statement) -> Result<ExitCode, Failure> {
         let ours = statement.shard == self.shard.as_str();
         match statement.leadership.filter(|told| ours && told.term == self.term) {
             Some(told) if told.left.is_some_and(|left| left.is_zero()) => {
@@ -100,7 +102,7 @@ impl Question {
         }
     }
 
-    fn told_by_store(&self, holder: Option<Holder>) -> ExitCode {
+    fn told_by_store(&self, holder: Option<Holder>) -> Result<ExitCode, Failure> {
         match holder {
             None => self.no("store", None, "nobody does"),
             Some(holder) if holder.term != Some(self.term) => self.no("store", None, &format!("{holder} does")),
@@ -108,7 +110,7 @@ impl Question {
         }
     }
 
-    fn judge(&self, told_by: &'static str, left: Option<Duration>) -> ExitCode {
+    fn judge(&self, told_by: &'static str, left: Option<Duration>) -> Result<ExitCode, Failure> {
         match left {
             Some(left) if left < self.least => {
                 let short = format!("it has {} to go, not {}", show(left), show(self.least));
@@ -118,7 +120,7 @@ impl Question {
         }
     }
 
-    fn no(&self, told_by: &'static str, left: Option<Duration>, why: &str) -> ExitCode {
+    fn no(&self, told_by: &'static str, left: Option<Duration>, why: &str) -> Result<ExitCode, Failure> {
         if !self.json {
             let verdict = if left.is_some() { "does not lead for long enough" } else { "does not lead" };
             say(format_args!("term {} of shard {} {verdict}: {why}", self.term, self.shard));
@@ -126,21 +128,16 @@ impl Question {
         self.say(told_by, false, left)
     }
 
-    fn say(&self, told_by: &'static str, verified: bool, left: Option<Duration>) -> ExitCode {
-        let status = if verified { ExitCode::SUCCESS } else { ExitCode::from(exit::LOST) };
-        if !self.json {
-            return status;
+    fn say(&self, told_by: &'static str, verified: bool, left: Option<Duration>) -> Result<ExitCode, Failure> {
+        if self.json {
+            print_lines([as_json(&object! {
+                shard: self.shard.as_str(),
+                term: self.term,
+                verified,
+                seconds_left: left.map(|left| left.as_secs_f64()),
+                told_by,
+            })])?;
         }
-        let answer = object! {
-            shard: self.shard.as_str(),
-            term: self.term,
-            /// Whether the term leads, and for long enough.
-            verified,
-            /// None if the term does not lead, or if its lease does not expire.
-            seconds_left: left.map(|left| left.as_secs_f64()),
-            told_by,
-        };
-        let written = print_lines([as_json(&answer)]);
-        if written == ExitCode::SUCCESS { status } else { written }
+        Ok(if verified { ExitCode::SUCCESS } else { ExitCode::from(exit::LOST) })
     }
 }

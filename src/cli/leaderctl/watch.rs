@@ -8,7 +8,8 @@ use super::shard_notes::{Notes, pauses};
 use super::slots::{self, Slots};
 use super::status::{Shown, as_json};
 use super::unknown::{Unknown, never_led};
-use super::{Client, list, printed, rfc3339, say_retrying};
+use super::{Client, list, print_lines, rfc3339, say_retrying};
+use crate::cli::start::Failure;
 use crate::lease::{Session, Shard};
 use crate::store::{Answer, Delivery, Holder, Report, Store, StoreError};
 use crate::text::on_one_line;
@@ -16,7 +17,6 @@ use crate::time::wall_clock_millis;
 use clap::Args;
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::io::{self, Write, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -41,120 +41,96 @@ pub struct WatchFlags {
     json: bool,
 }
 
-/// Prints until the output cannot be written, or its reader is gone. Ends with an error only if the first check fails.
-pub async fn watch(client: Client<'_>, flags: &WatchFlags) -> Answer<ExitCode> {
-    let watch = Watch { client, flags };
-    let (mut list, mut failure) = watch.look().await;
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    if !flags.shards.is_empty() && !client.store.is_metered() {
-        for (shard, shown) in list.iter().filter(|(_, shown)| shown.report == Report::default()) {
-            if Slots::of(client, shard).await.is_ok_and(|slots| never_led(&shown.report, &slots)) {
-                Unknown::warn(client, shard).await;
+impl WatchFlags {
+    /// Prints until the output cannot be written, or its reader is gone. Ends with an error only if the first check fails.
+    pub async fn watch(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
+        let (mut list, mut failure) = self.look(client).await;
+        if let Some(error) = failure {
+            return Err(error.into());
+        }
+        if !self.shards.is_empty() && !client.store.is_metered() {
+            for (shard, shown) in list.iter().filter(|(_, shown)| shown.report == Report::default()) {
+                if Slots::of(client, shard).await.is_ok_and(|slots| never_led(&shown.report, &slots)) {
+                    Unknown::warn(client, shard).await;
+                }
+            }
+        }
+        let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
+        loop {
+            let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
+            if failure.is_none() {
+                // Nobody leads a shard that the store does not list any more.
+                for shard in known.keys() {
+                    now.entry(shard.clone()).or_default();
+                }
+            }
+            for (shard, shown) in now {
+                print_lines(self.changes(&shard, known.get(&shard), &shown))?;
+                known.insert(shard, shown);
+            }
+            if failure.is_some() {
+                sleep(LOOK_EVERY).await;
+            }
+            let is_led = |shard: &&Shard| known.get(*shard).is_some_and(|shown| shown.report.holder.is_some());
+            let led: Vec<Shard> = self.shards.iter().filter(is_led).cloned().collect();
+            until_it_may_have_changed(client.store, &led).await;
+            let was_away = failure.is_some();
+            (list, failure) = self.look(client).await;
+            if let Some(error) = &failure
+                && !was_away
+            {
+                say_retrying(error);
             }
         }
     }
-    let mut known: BTreeMap<Shard, Shown> = BTreeMap::new();
-    loop {
-        let mut now: BTreeMap<Shard, Shown> = list.into_iter().collect();
-        if failure.is_none() {
-            // Nobody leads a shard that the store does not list any more.
-            for shard in known.keys() {
-                now.entry(shard.clone()).or_default();
-            }
-        }
-        for (shard, shown) in now {
-            let told = watch.tell(&shard, known.get(&shard), &shown);
-            if told.is_err() {
-                return Ok(printed(told));
-            }
-            known.insert(shard, shown);
-        }
-        if failure.is_some() {
-            sleep(LOOK_EVERY).await;
-        }
-        let is_led = |shard: &&Shard| known.get(*shard).is_some_and(|shown| shown.report.holder.is_some());
-        let led: Vec<Shard> = flags.shards.iter().filter(is_led).cloned().collect();
-        until_it_may_have_changed(client.store, &led).await;
-        let was_away = failure.is_some();
-        (list, failure) = watch.look().await;
-        if let Some(error) = &failure
-            && !was_away
-        {
-            say_retrying(error);
-        }
-    }
-}
 
-struct Watch<'a> {
-    client: Client<'a>,
-    flags: &'a WatchFlags,
-}
-
-impl Watch<'_> {
-    async fn look(&self) -> (Vec<(Shard, Shown)>, Option<StoreError>) {
-        let (mut list, mut failure) = (Vec::new(), None);
-        if self.flags.shards.is_empty() {
-            match self.list().await {
-                Ok(all) => list = all,
+    /// What could be read, and why the rest could not.
+    async fn look(&self, client: Client<'_>) -> (Vec<(Shard, Shown)>, Option<StoreError>) {
+        let (mut seen, mut failure) = (Vec::new(), None);
+        let wanted = if self.shards.is_empty() { vec![None] } else { self.shards.iter().map(Some).collect() };
+        for shard in wanted {
+            match self.read(client, shard).await {
+                Ok(read) => seen.extend(read),
                 Err(error) => failure = Some(error),
             }
         }
-        for shard in &self.flags.shards {
-            match self.look_at(shard).await {
-                Ok(one) => list.extend(one),
-                Err(error) => failure = Some(error),
+        (seen, failure)
+    }
+
+    /// One shard, or all.
+    async fn read(&self, client: Client<'_>, shard: Option<&Shard>) -> Answer<Vec<(Shard, Shown)>> {
+        let list = match shard {
+            Some(shard) => vec![(shard.clone(), client.inspect(shard).await?)],
+            None if self.orders || !client.store.is_metered() => {
+                slots::with_paused(client.store.list("").await?, slots::paused(client, "").await?)
             }
-        }
-        (list, failure)
+            None => client.store.list("").await?,
+        };
+        let notes = Notes::of(client.store, &list, self.orders).await?;
+        Ok(list::shown(&list, None, notes.as_ref()))
     }
 
-    async fn look_at(&self, shard: &Shard) -> Answer<Vec<(Shard, Shown)>> {
-        let report = self.client.inspect(shard).await?;
-        self.with_notes(&[(shard.clone(), report)]).await
-    }
-
-    async fn list(&self) -> Answer<Vec<(Shard, Shown)>> {
-        let mut list = self.client.store.list("").await?;
-        if self.flags.orders || !self.client.store.is_metered() {
-            list = slots::with_paused(list, slots::paused(self.client, "").await?);
-        }
-        self.with_notes(&list).await
-    }
-
-    async fn with_notes(&self, list: &[(Shard, Report)]) -> Answer<Vec<(Shard, Shown)>> {
-        let notes = Notes::of(self.client.store, list, self.flags.orders).await?;
-        Ok(list::shown(list, None, notes.as_ref()))
-    }
-
-    /// Prints what has changed since `known`; all that matters if that is None.
-    fn tell(&self, shard: &Shard, known: Option<&Shown>, shown: &Shown) -> io::Result<()> {
+    /// What has changed since `known`; all that matters if that is None.
+    fn changes(&self, shard: &Shard, known: Option<&Shown>, shown: &Shown) -> Vec<String> {
         let led = known.is_none_or(|known| identity(&known.report) != identity(&shown.report));
         // What could not be read has not ended.
         let pause = match known {
             None => pause_id(shown).is_some(),
             Some(known) => is_read(shown) && is_read(known) && pause_id(known) != pause_id(shown),
         };
-        if !led && !pause {
-            return Ok(());
+        if self.json {
+            return (led || pause).then(|| as_json(shard, shown)).into_iter().collect();
         }
-        let mut out = stdout().lock();
+        let leader = led.then(|| match &shown.report.holder {
+            Some(holder) => format!("led by {holder}"),
+            None => "free".to_owned(),
+        });
+        let pause = pause.then(|| match pauses(shown).next() {
+            Some((_, paused)) => on_one_line(paused),
+            None => "not paused any more".to_owned(),
+        });
         let now = rfc3339(wall_clock_millis());
-        let written = if self.flags.json {
-            writeln!(out, "{}", as_json(shard, shown))
-        } else {
-            let leader = match &shown.report.holder {
-                Some(holder) => format!("led by {holder}"),
-                None => "free".to_owned(),
-            };
-            let pause_is = pauses(shown).next().map_or("not paused any more".to_owned(), |(_, words)| words);
-            [(led, leader), (pause, on_one_line(pause_is))]
-                .into_iter()
-                .filter(|(told, _)| *told)
-                .try_for_each(|(_, what)| writeln!(out, "{now} {shard}: {what}"))
-        };
-        written.and_then(|()| out.flush())
+        leader.into_iter().chain(pause).map(|what| format!("{now} {shard}: {what}")).collect()
     }
 }
 

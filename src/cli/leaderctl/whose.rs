@@ -5,7 +5,8 @@
 //! below one of these, because the backstop and the guard adopt what loses its parent.
 
 use super::object::{as_json, object};
-use super::{fail, print_lines};
+use super::print_lines;
+use crate::cli::start::Failure;
 use crate::exit;
 use crate::observe::query_socket::{self, Answer as Told, Survey};
 use crate::sys;
@@ -26,28 +27,26 @@ pub struct WhoseFlags {
 
 impl WhoseFlags {
     /// Asks no store.
-    pub async fn answer(&self, patience: Duration) -> ExitCode {
+    pub async fn answer(&self, patience: Duration) -> Result<ExitCode, Failure> {
         let Survey { answers, others, .. } = query_socket::ask_all(&[], patience).await;
         let told: Vec<Told> = answers.into_iter().chain(others).collect();
         let line = line_of(self.pid);
         let Some((told, leaderrun, role)) = line.iter().find_map(|&pid| owner_of(pid, self.pid, &told)) else {
-            return fail(
+            return Err(Failure::of(
                 exit::ctl::UNKNOWN_SHARD,
-                &format!("process {} belongs to no candidate of this host that answers", self.pid),
-            );
+                format!("process {} belongs to no candidate of this host that answers", self.pid),
+            ));
         };
         let statement = &told.statement;
         let term = statement.leadership.as_ref().map(|leads| leads.term.0);
         let line = if self.json {
             let answer = object! {
                 pid: self.pid,
-                /// `leaderrun`, `backstop`, `guard`, or `tree`: COMMAND, a hook, or what these started.
                 role,
                 leaderrun,
                 shard: &statement.shard,
                 store: &statement.store,
                 owner: &statement.owner,
-                /// None while it does not lead.
                 term,
             };
             as_json(&answer)

@@ -6,8 +6,9 @@
 use super::jobs::words;
 use super::object::{as_json, object};
 use super::slots::{self, Slots, listed};
-use super::{Client, fail, printed, rfc3339, shares, status};
+use super::{Client, print_lines, rfc3339, shares, status};
 use crate::cli::flags;
+use crate::cli::start::Failure;
 use crate::election::Obstacle;
 use crate::exit;
 use crate::lease::{Shard, host_name, show};
@@ -19,7 +20,6 @@ use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
 use crate::sys;
 use crate::text::on_one_line;
 use clap::Args;
-use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 #[derive(Debug, Args)]
@@ -127,7 +127,7 @@ fn trouble(error: &StoreError) -> &'static str {
 
 impl WhyFlags {
     /// Answers even if the store does not, because the candidates of this host may know since when.
-    pub async fn answer(&self, client: Client<'_>) -> ExitCode {
+    pub async fn answer(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let here = host_name().unwrap_or_default();
         let host = self.host.clone().unwrap_or_else(|| here.clone());
         let asked = async { if host == here { self.candidates(client).await } else { Survey::default() } };
@@ -184,25 +184,22 @@ impl WhyFlags {
         }));
         let leads = known.leads(&host);
         let because: Vec<String> = because.into_iter().map(on_one_line).collect();
-        let written = if self.json {
-            let answer = object! {
+        if self.json {
+            print_lines([as_json(&object! {
                 shard: self.shard.as_str(),
                 host: &host,
                 leads,
-                /// Sentences, the most important first.
                 because,
-                /// Sockets of this shard's candidates on this host that did not answer.
                 silent,
-            };
-            writeln!(stdout(), "{}", as_json(&answer))
+            })])?;
         } else {
             let verdict = if leads { "leads" } else { "does not lead" };
-            let mut out = stdout();
-            writeln!(out, "{}: {host} {verdict}", self.shard)
-                .and_then(|()| because.iter().try_for_each(|line| writeln!(out, "  {line}")))
-        };
-        let failed = known.report.err().or(known.slots.and_then(Result::err));
-        failed.map_or_else(|| printed(written), |error| fail(error.exit_status(), &error.message))
+            let because = because.iter().map(|line| format!("  {line}"));
+            print_lines([format!("{}: {host} {verdict}", self.shard)].into_iter().chain(because))?;
+        }
+        known.report?;
+        known.slots.transpose()?;
+        Ok(ExitCode::SUCCESS)
     }
 
     /// This host's candidates for this shard in this store; in `others`, those in other stores.
@@ -230,7 +227,10 @@ impl WhyFlags {
         for shard in own.chain(slots.into_iter().flat_map(Slots::names)) {
             let of = if *shard == self.shard { String::new() } else { format!("{shard}: ") };
             match client.ask(orders::read(client.store, shard)).await {
-                Ok(orders) => by_orders(&orders, &of, because),
+                Ok(Orders { pause, handover, .. }) => {
+                    because.extend(pause.map(|pause| format!("{of}paused {}", status::paused(&pause))));
+                    because.extend(handover.map(|order| format!("{of}handover {}", status::handed_over(&order))));
+                }
                 Err(error) => return because.push(unread(error)),
             }
         }
@@ -283,9 +283,4 @@ fn led(holder: &Holder, slot: Option<&Shard>) -> String {
         None => String::new(),
     };
     format!("{holder} leads{slot}{on}{since}{until}")
-}
-
-fn by_orders(orders: &Orders, of: &str, because: &mut Vec<String>) {
-    because.extend(orders.pause.as_ref().map(|pause| format!("{of}paused {}", status::paused(pause))));
-    because.extend(orders.handover.as_ref().map(|handover| format!("{of}handover {}", status::handed_over(handover))));
 }

@@ -120,9 +120,9 @@ pub(super) struct Waiting {
           default_value_t = exit::NOT_ACQUIRED, value_parser = status, allow_hyphen_values = true)]
     pub(super) conflict_exit_code: u8,
 
-    /// When leadership is lost: standby or exit [default: standby]
-    #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true)]
-    after_loss: Option<OnLoss>,
+    /// When leadership is lost: standby or exit
+    #[arg(long, value_name = "WHAT", value_enum, hide_possible_values = true, default_value_t = OnLoss::Standby)]
+    pub(super) after_loss: OnLoss,
 }
 
 #[derive(Debug, Args)]
@@ -139,9 +139,9 @@ struct Jobs {
     #[arg(long, value_name = "N", value_parser = times, allow_hyphen_values = true)]
     retry_failed: Option<u32>,
 
-    /// Exit status if the job is done and did not run here [default: 0]
-    #[arg(long, value_name = "CODE", value_parser = status, allow_hyphen_values = true)]
-    done_exit_code: Option<u8>,
+    /// Exit status if the job is done and did not run here
+    #[arg(long, value_name = "CODE", default_value_t = 0, value_parser = status, allow_hyphen_values = true)]
+    done_exit_code: u8,
 }
 
 #[derive(Debug, Args)]
@@ -296,7 +296,7 @@ pub(super) struct Advanced {
 
     /// Announce standbys: auto, always, never
     #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true, default_value_t = Announce::Auto)]
-    announce: Announce,
+    pub(super) announce: Announce,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -308,7 +308,7 @@ enum AfterEnd {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Announce {
+pub(super) enum Announce {
     /// Except on DynamoDB, Kubernetes and object storage
     Auto,
     Always,
@@ -316,7 +316,7 @@ enum Announce {
 }
 
 impl Announce {
-    fn on(self, store: &Location) -> bool {
+    pub(super) fn on(self, store: &Location) -> bool {
         match self {
             Self::Auto => !store.is_metered(),
             Self::Always => true,
@@ -406,14 +406,6 @@ impl Flags {
             stop_signal: self.stopping.signal,
             grace,
         }
-    }
-
-    pub(super) fn announces(&self, store: &Location) -> bool {
-        self.advanced.announce.on(store)
-    }
-
-    pub(super) fn on_loss(&self) -> OnLoss {
-        self.waiting.after_loss.unwrap_or(OnLoss::Standby)
     }
 
     /// Whether `--` stands before SHARD. Then SHARD was probably an empty variable, and the first word of COMMAND would

@@ -4,15 +4,14 @@
 //! leaders move, one after another. If that stops half-way, the host stays held back, and a second call goes on.
 
 use super::plan::plan;
-use super::{Fleet, Handover, LeftAlone, Mover, Operator, Progress, Stop, counted, in_turn};
+use super::{Fleet, Handover, LeftAlone, Operator, Progress, counted, in_turn};
 use crate::cli::leaderctl::object::{as_json, object};
-use crate::cli::leaderctl::{Client, age::dated, fail, print_lines, say};
+use crate::cli::leaderctl::{Client, age::dated, print_lines, say};
 use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Prefix, Shard, show_seconds};
 use crate::notes::hosts;
 use crate::notes::orders::{self, PauseOrder};
-use crate::store::Answer;
 use crate::text::{self, on_one_line};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -43,8 +42,7 @@ impl Drain<'_> {
                     Some(led.on) == from && !led.stays && planned.iter().all(|next| next.shard != led.shard)
                 });
             let alone: Vec<Shard> = alone.map(|led| led.shard.clone()).collect();
-            let mover = Mover { client, prefix: self.prefix, wait: self.wait, json: self.json };
-            let drained = mover.carry_out(fleet, planned, &mut made).await;
+            let drained = fleet.carry_out(planned, self.wait, self.json, &mut made).await;
             for shard in alone {
                 let why = match (&drained, self.force) {
                     (Ok(()), true) => match self.stop(client, &shard).await? {
@@ -65,15 +63,15 @@ impl Drain<'_> {
             }
             drained
         };
-        let stopped = in_turn(client, work).await.map_or_else(|error| Some(error.into()), Result::err);
-        Ok(self.report(held, fleet.as_ref(), &made, &ended, &left, stopped))
+        let stopped = in_turn(client, work).await.err();
+        self.report(held, fleet.as_ref(), &made, &ended, &left, stopped)
     }
 
     /// Holds the host back, and returns for how long; None: until it is resumed. A longer order stays, because another
     /// operator relies on it.
     async fn hold(&self, client: Client<'_>) -> Result<Option<Duration>, Failure> {
         let host = self.host;
-        let refusal = |status, why: &str| Failure::Other { status, message: format!("{host}: {why}") };
+        let refusal = |status, why: &str| Failure::of(status, format!("{host}: {why}"));
         let shard = hosts::shard_of(host).ok_or_else(|| {
             let why = "a host with such a name cannot be held back: it may have letters, digits and . _ - :";
             refusal(exit::USAGE, why)
@@ -100,7 +98,7 @@ impl Drain<'_> {
     }
 
     /// Stops what nobody can take. Returns why that is refused, if it is.
-    async fn stop(&self, client: Client<'_>, shard: &Shard) -> Result<Option<String>, Stop> {
+    async fn stop(&self, client: Client<'_>, shard: &Shard) -> Result<Option<String>, Failure> {
         let operator = Operator { client, shard, json: self.json };
         let Some(holder) = operator.inspect().await?.holder else { return Ok(None) };
         let handover = Handover { to: None, force: true, hold: super::HOLD, wait: None };
@@ -117,13 +115,15 @@ impl Drain<'_> {
     }
 
     /// The name of an unknown host may be mistyped, and then the host that was meant still leads.
-    fn doubt(&self, Fleet { known, is_metered, .. }: &Fleet) -> Option<String> {
+    fn doubt(&self, Fleet { client, known, .. }: &Fleet<'_>) -> Option<String> {
         if known.contains(self.host) {
             return None;
         }
         let advice = match text::nearest(self.host, known.iter().map(String::as_str)) {
             Some(near) => format!("did you mean {near}?"),
-            None if *is_metered => "here standbys announce themselves only with leaderrun --announce always".to_owned(),
+            None if client.store.is_metered() => {
+                "here standbys announce themselves only with leaderrun --announce always".to_owned()
+            }
             None => "leaderctl list shows the hosts that lead".to_owned(),
         };
         let of = match self.prefix.as_str() {
@@ -136,12 +136,12 @@ impl Drain<'_> {
     fn report(
         &self,
         held: Option<Duration>,
-        fleet: Option<&Fleet>,
+        fleet: Option<&Fleet<'_>>,
         made: &[super::Move],
         ended: &[String],
         left: &[LeftAlone],
-        stopped: Option<Stop>,
-    ) -> ExitCode {
+        stopped: Option<Failure>,
+    ) -> Result<ExitCode, Failure> {
         let until = format!("held back {}", for_how_long(held));
         let mut lines = Vec::new();
         if self.json {
@@ -149,16 +149,15 @@ impl Drain<'_> {
                 host: self.host,
                 held_for_seconds: held.map(|held| held.as_secs()),
                 moves: fleet.map(|fleet| fleet.objects_of(made)).unwrap_or_default(),
-                /// What nobody could take, with --force.
                 stopped: ended,
                 left,
-                why: stopped.as_ref().map(|Stop(_, why)| why.as_str()),
+                why: stopped.as_ref().map(|failure| failure.message.as_str()),
             }));
         } else if let (Some(fleet), None) = (fleet, &stopped) {
             let told = fleet.told(&fleet.after(made));
             lines.push(on_one_line(format!("{}: {until}; now {told}", self.host)));
         }
-        let written = print_lines(lines);
+        print_lines(lines)?;
         if let Some(doubt) = fleet.and_then(|fleet| self.doubt(fleet)) {
             say(doubt);
         }
@@ -168,11 +167,12 @@ impl Drain<'_> {
             }
         }
         match stopped {
-            Some(Stop(status, why)) => {
-                fail(status, &format!("{why}; {}; {} stays {until}", counted(made.len()), self.host))
+            Some(mut failure) => {
+                failure.message += &format!("; {}; {} stays {until}", counted(made.len()), self.host);
+                Err(failure)
             }
-            None if !left.is_empty() => ExitCode::from(exit::NOT_ACQUIRED),
-            None => written,
+            None if !left.is_empty() => Ok(ExitCode::from(exit::NOT_ACQUIRED)),
+            None => Ok(ExitCode::SUCCESS),
         }
     }
 }
@@ -181,7 +181,7 @@ fn for_how_long(held: Option<Duration>) -> String {
     held.map_or("until it is resumed".to_owned(), |held| format!("for {}", show_seconds(held)))
 }
 
-pub async fn resume(host: &str, json: bool, client: Client<'_>) -> Answer<ExitCode> {
+pub async fn resume(host: &str, json: bool, client: Client<'_>) -> Result<ExitCode, Failure> {
     let ended = match hosts::shard_of(host) {
         Some(shard) => Operator { client, shard: &shard, json }.take_back(|orders| &mut orders.pause).await?,
         None => None,
@@ -193,5 +193,5 @@ pub async fn resume(host: &str, json: bool, client: Client<'_>) -> Answer<ExitCo
         }
         None => format!("{host}: not held back"),
     };
-    Ok(print_lines([on_one_line(line)]))
+    print_lines([on_one_line(line)])
 }

@@ -50,15 +50,6 @@ impl Fault {
         }
     }
 
-    pub fn is_of_network(self) -> bool {
-        matches!(self, Self::Slow | Self::ShortPartition | Self::Partition)
-    }
-
-    /// Whether it is impossible if leases last while a process holds them open.
-    pub fn needs_expiry(self) -> bool {
-        self == Self::Stubborn
-    }
-
     pub fn limit(timing: &Timing) -> Duration {
         timing.lease * 15 + Duration::from_mins(1)
     }

@@ -18,7 +18,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -39,7 +38,6 @@ pub struct Setting {
     pub shard: Shard,
     /// False if a lease lasts while a process holds it open.
     pub expires: bool,
-    pub environment: Vec<(OsString, OsString)>,
     pub scratch: PathBuf,
 }
 
@@ -104,7 +102,10 @@ impl<'a> Fleet<'a> {
         command.args(["--contain", self.setting.contain.into_str()]);
         command.args([self.setting.shard.as_str(), "--", programs::COMMAND, programs::COMMAND_NAME]);
         command.arg(&self.stamps.path).arg(self.until.as_nanos().to_string()).args(flags);
-        command.env_clear().envs(self.setting.environment.iter().cloned());
+        // The user's own settings must not affect the candidates.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"LEADERRUN_")) {
+            command.env_remove(name);
+        }
         // In the environment, because everybody can read a URL on the command line.
         command.envs(url.map(|url| ("LEADERRUN_STORE", url.expose())));
         // The configuration of real shards must not affect the test.

@@ -27,15 +27,12 @@ impl Row {
         let evidence = self.evidence.as_ref();
         as_json(&object! {
             fault: &self.fault,
-            /// `held`, `failed` or `not run`.
             verdict,
             why,
-            /// None if it was not run, like all members below.
             overlap_ms: evidence.map(|evidence| millis(evidence.overlap)),
             orphans: evidence.map(|evidence| evidence.orphans),
             terms: evidence.map(|evidence| evidence.terms),
             terms_rise: evidence.map(|evidence| evidence.terms_rise),
-            /// Also None if nobody took over.
             handover_ms: evidence.and_then(Evidence::handover).map(millis),
         })
     }

@@ -10,7 +10,6 @@ use serde::Serialize;
 fn reading(snapshot: &Snapshot) -> impl Serialize + use<'_> {
     let now = BootInstant::now();
     object! {
-        /// None before the first answer of the store.
         read: snapshot.reading.map(|reading| rfc3339(reading.at_millis)),
         age_seconds: snapshot.reading.map(|reading| now.since(reading.at).as_secs_f64()),
         trouble: snapshot.trouble.as_ref().map(|trouble| object! {
@@ -27,7 +26,6 @@ fn one<'a>(shard: &'a Shard, seen: &'a Seen) -> impl Serialize + use<'a> {
         status: status::object(shard, &seen.shown),
         condition: condition.into_str(),
         needs_attention: condition.needs_attention(),
-        /// None while the shard is led, and if it is not known.
         leaderless_since: seen.free_since.filter(|_| seen.holder().is_none()).map(rfc3339),
     }
 }

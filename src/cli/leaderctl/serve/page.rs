@@ -7,7 +7,7 @@ use super::super::age::coarse;
 use super::super::fleet::{Condition, Seen, Snapshot};
 use super::super::history::{self, ended};
 use super::super::shard_notes::note;
-use super::super::timeline::{State, Stretch};
+use super::super::timeline::{State, Stretch, stretches};
 use crate::lease::Shard;
 use crate::text::on_one_line;
 use crate::time::{rfc3339, rfc3339_seconds};
@@ -177,7 +177,7 @@ fn form(wish: &Wish, searches: bool) -> Markup {
 
 fn timeline(snapshot: &Snapshot, seen: &Seen, span: u64, now: u64) -> Markup {
     let from = now.saturating_sub(span);
-    let stretches = seen.present(now).stretches(&seen.history);
+    let stretches = stretches(&seen.shown, &seen.history, now);
     let place = |time: u64| time.saturating_sub(from).min(span) * WIDE / span.max(1);
     let shown = || stretches.iter().filter(|stretch| stretch.to >= from);
     html! {
@@ -254,15 +254,8 @@ pub fn fleet(snapshot: &Snapshot, wish: &Wish, now: u64) -> String {
         section #shards {
             h2 { "Shards" }
             table {
-                thead {
-                    tr {
-                        @for (class, name) in [("", "State"), ("", "Shard"), ("", "Leader"), ("", "Host"), ("n", "Since"),
-                            ("n term", "Term"), ("n", "Standbys")] {
-                            (column(class, name))
-                        }
-                        th scope="col" { "Last " (RANGES[wish.range].1) }
-                    }
-                }
+                (head(&[("", "State"), ("", "Shard"), ("", "Leader"), ("", "Host"), ("n", "Since"), ("n term", "Term"),
+                    ("n", "Standbys"), ("", &format!("Last {}", RANGES[wish.range].1))]))
                 tbody {
                     @for (shard, seen) in rows.into_iter().take(most) {
                         (row(snapshot, shard, seen, wish, now))
@@ -292,8 +285,17 @@ pub fn fleet(snapshot: &Snapshot, wish: &Wish, now: u64) -> String {
     document(&title, now, &html! { h1 { "leaderrun" } (form(wish, true)) }, &main, &footer)
 }
 
-fn column(class: &str, name: &str) -> Markup {
-    html! { th scope="col" class=[(!class.is_empty()).then_some(class)] { (name) } }
+/// Columns by their class and name.
+fn head(columns: &[(&str, &str)]) -> Markup {
+    html! {
+        thead {
+            tr {
+                @for (class, name) in columns {
+                    th scope="col" class=[(!class.is_empty()).then_some(class)] { (name) }
+                }
+            }
+        }
+    }
 }
 
 fn counts(snapshot: &Snapshot, wish: &Wish) -> Markup {
@@ -398,7 +400,7 @@ fn hosts(snapshot: &Snapshot, wish: &Wish) -> Markup {
         section #hosts {
             h2 { "Hosts" }
             table {
-                thead { tr { (column("", "Host")) (column("n", "Leads")) (column("", "Shards")) } }
+                (head(&[("", "Host"), ("n", "Leads"), ("", "Shards")]))
                 tbody {
                     @for (host, leads) in snapshot.hosts() {
                         tr {
@@ -449,14 +451,7 @@ pub fn shard(snapshot: &Snapshot, shard: &Shard, seen: &Seen, wish: &Wish, now: 
             (legend())
             h3 { "Leaderships" }
             table #history {
-                thead {
-                    tr {
-                        @for (class, name) in [("", "From"), ("n", "For"), ("n", "Term"), ("", "Leader"), ("", "Host"),
-                            ("", "End")] {
-                            (column(class, name))
-                        }
-                    }
-                }
+                (head(&[("", "From"), ("n", "For"), ("n", "Term"), ("", "Leader"), ("", "Host"), ("", "End")]))
                 tbody {
                     @for entry in seen.history.iter().rev() {
                         @let end = ended(entry, leads);

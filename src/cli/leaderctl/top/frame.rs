@@ -4,7 +4,7 @@ use super::super::age::coarse;
 use super::super::fleet::{Condition, Seen, Snapshot};
 use super::super::history;
 use super::super::shard_notes::note;
-use super::super::timeline::{LEGEND, as_text};
+use super::super::timeline::{LEGEND, as_text, stretches};
 use crate::lease::Shard;
 use crate::text::on_one_line;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
@@ -155,7 +155,7 @@ fn detail(shard: &Shard, seen: &Seen, columns: u16) -> Vec<Line<'static>> {
     let note = note(&seen.shown);
     lines.extend((!note.is_empty()).then(|| Line::from(on_one_line(note))));
     lines.push(Line::default());
-    let timeline = as_text(&seen.present(wall_clock_millis()).stretches(&seen.history), usize::from(columns));
+    let timeline = as_text(&stretches(&seen.shown, &seen.history, wall_clock_millis()), usize::from(columns));
     lines.extend(timeline.into_iter().map(Line::from));
     lines.push(Line::from(LEGEND).dim());
     lines.push(Line::default());

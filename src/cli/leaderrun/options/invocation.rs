@@ -2,7 +2,7 @@
 //!
 //! Two options that contradict each other would be obeyed in part, so each such pair is refused.
 
-use super::{AfterEnd, Announce, FORM, Flags, HealthFlags, meant_verb};
+use super::{AfterEnd, Announce, FORM, Flags, Jobs, meant_verb};
 use crate::cli::flags::NamedStore;
 use crate::cli::settings::Settings;
 use crate::lease::{Shard, Timing, TimingOptions, TimingRequest, show};
@@ -14,6 +14,7 @@ use crate::time::wall_clock_millis;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _};
 use std::ffi::{OsStr, OsString};
+use std::time::Duration;
 
 pub struct Invocation {
     pub shard: Shard,
@@ -82,19 +83,13 @@ impl Flags {
             None if words[0].is_empty() => return Err("COMMAND is empty: write what to run".to_owned()),
             None => {}
         }
-        if self.stopping.max_run.is_some_and(|most| most.is_zero()) {
-            return Err("--max-run 0s leaves COMMAND no time to run: use a longer one".to_owned());
-        }
+        self.refuse_zeros()?;
         if let Some(slots) = self.advanced.slots {
             slots::name(&shard, slots)?;
             if let Ok(store) = &store {
                 slots::check(&store.location, slots)?;
             }
         }
-        if self.hooks.hook_timeout.is_some_and(|most| most.is_zero()) {
-            return Err("--hook-timeout 0s leaves a hook no time to run: use a longer one".to_owned());
-        }
-        self.health.refuse_zeros()?;
         if let Ok(store) = &store {
             self.refuse_useless_announcement(&store.location, matches)?;
         }
@@ -102,6 +97,23 @@ impl Flags {
         let chosen = self.chosen_timing().request(frugal);
         let timing = Timing::new(TimingRequest { hooks: self.hooks().times(), ..chosen })?;
         Ok(Invocation { shard, timing, store: store?, words, job: self.job()? })
+    }
+
+    fn refuse_zeros(&self) -> Result<(), String> {
+        for (time, why) in [
+            (self.stopping.max_run, "--max-run 0s leaves COMMAND no time to run"),
+            (self.hooks.hook_timeout, "--hook-timeout 0s leaves a hook no time to run"),
+            (self.health.health_interval, "--health-interval 0s leaves no time between two checks"),
+            (self.health.health_timeout, "--health-timeout 0s leaves a check no time to run"),
+        ] {
+            if time == Some(Duration::ZERO) {
+                return Err(format!("{why}: use a longer one"));
+            }
+        }
+        if self.health.health_failures == Some(0) {
+            return Err("--health-failures 0 would give the lease up before a check fails: use 1 or more".to_owned());
+        }
+        Ok(())
     }
 
     fn chosen_timing(&self) -> TimingOptions {
@@ -155,23 +167,8 @@ impl Flags {
             (None, Some(job)) => Frequency::Once(job.clone()),
             (None, None) => return Ok(None),
         };
-        let (retry_failed, done_exit_code) = (self.jobs.retry_failed, self.jobs.done_exit_code.unwrap_or(0));
+        let Jobs { retry_failed, done_exit_code, .. } = self.jobs;
         Ok(Some(Job { frequency, retry_failed, done_exit_code }))
-    }
-}
-
-impl HealthFlags {
-    fn refuse_zeros(&self) -> Result<(), String> {
-        if self.health_interval.is_some_and(|interval| interval.is_zero()) {
-            return Err("--health-interval 0s leaves no time between two checks: use a longer one".to_owned());
-        }
-        if self.health_timeout.is_some_and(|most| most.is_zero()) {
-            return Err("--health-timeout 0s leaves a check no time to run: use a longer one".to_owned());
-        }
-        if self.health_failures == Some(0) {
-            return Err("--health-failures 0 would give the lease up before a check fails: use 1 or more".to_owned());
-        }
-        Ok(())
     }
 }
 
