@@ -156,23 +156,31 @@ fn entries(shard: &Shard, note: Option<&Note>) -> Answer<Vec<Entry>> {
 }
 
 pub async fn close_killed(store: &dyn Notes, shard: &Shard, term: Term) -> Answer<()> {
-    update(store, shard, &Page::History, "history", Start::Read, |standing| {
-        let Ok(history) = entries(shard, standing) else { return Ok(Edit::Leave(())) };
-        let open = history.iter().find(|entry| entry.term == term && entry.ended.is_none());
-        let Some(mut entry) = open.cloned() else { return Ok(Edit::Leave(())) };
-        entry.close_killed(wall_clock_millis());
-        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), ()))
+    amend(store, shard, term, |entry| {
+        let is_open = entry.ended.is_none();
+        if is_open {
+            entry.close_killed(wall_clock_millis());
+        }
+        is_open
     })
     .await
 }
 
-/// Records who ordered that `term` ends. False if the history does not have that leadership (yet).
-pub async fn order(store: &dyn Notes, shard: &Shard, term: Term, ordered: &Ordered) -> Answer<bool> {
+/// Records who ordered that `term` ends.
+pub async fn order(store: &dyn Notes, shard: &Shard, term: Term, ordered: &Ordered) -> Answer<()> {
+    amend(store, shard, term, |entry| entry.ordered.replace(ordered.clone()).as_ref() != Some(ordered)).await
+}
+
+/// Changes the entry of `term`, if the history has one (yet). `edit` returns false if nothing needs to change.
+async fn amend(store: &dyn Notes, shard: &Shard, term: Term, edit: impl Fn(&mut Entry) -> bool) -> Answer<()> {
     update(store, shard, &Page::History, "history", Start::Read, |standing| {
         let history = entries(shard, standing)?;
-        let Some(entry) = history.iter().find(|entry| entry.term == term) else { return Ok(Edit::Leave(false)) };
-        let entry = Entry { ordered: Some(ordered.clone()), ..entry.clone() };
-        Ok(Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), true))
+        let mut entry = history.iter().find(|entry| entry.term == term).cloned();
+        let changed = entry.as_mut().is_some_and(&edit);
+        Ok(match entry.filter(|_| changed) {
+            Some(entry) => Edit::Replace(Some(Note::for_ever(with_entry(history, &entry))), ()),
+            None => Edit::Leave(()),
+        })
     })
     .await
 }
