@@ -74,7 +74,7 @@ impl Question {
     pub async fn answer(&self, named: NamedStore, patience: Duration) -> Result<ExitCode, Failure> {
         if let Some((query_socket, key)) = &self.query_socket {
             match query_socket::ask_own(query_socket, key).await {
-                Ok(statement) => return self.told_by_candidate(statement),
+                Ok(statement) => return self.tell("candidate", self.by_candidate(statement)),
                 Err(error) if named.url.is_none() => {
                     return Err(StoreError::unknown(format!(
                         "leaderrun of shard {} does not answer: {error}: it is gone, frozen, or in another network \
@@ -88,56 +88,49 @@ impl Question {
         }
         let store = named.location.open(patience).await?;
         let report = Client { store: &*store, location: &named.location, patience }.inspect(&self.shard).await?;
-        self.told_by_store(report.holder)
+        self.tell("store", self.by_store(report.holder))
     }
 
-    fn told_by_candidate(&self, statement: Statement) -> Result<ExitCode, Failure> {
+    /// For how long the term leads, None where a lease does not expire; or why it does not lead.
+    fn by_candidate(&self, statement: Statement) -> Result<Option<Duration>, String> {
         let ours = statement.shard == self.shard.as_str();
         match statement.leadership.filter(|told| ours && told.term == self.term) {
-            Some(told) if told.left.is_some_and(|left| left.is_zero()) => {
-                self.no("candidate", None, "it is being stopped")
-            }
-            Some(told) => self.judge("candidate", told.left),
-            None => self.no("candidate", None, "it has ended"),
+            Some(told) if told.left.is_some_and(|left| left.is_zero()) => Err("it is being stopped".to_owned()),
+            Some(told) => Ok(told.left),
+            None => Err("it has ended".to_owned()),
         }
     }
 
-    fn told_by_store(&self, holder: Option<Holder>) -> Result<ExitCode, Failure> {
+    /// The same.
+    fn by_store(&self, holder: Option<Holder>) -> Result<Option<Duration>, String> {
         match holder {
-            None => self.no("store", None, "nobody does"),
-            Some(holder) if holder.term != Some(self.term) => self.no("store", None, &format!("{holder} does")),
-            Some(holder) => self.judge("store", holder.expires_in),
+            None => Err("nobody does".to_owned()),
+            Some(holder) if holder.term != Some(self.term) => Err(format!("{holder} does")),
+            Some(holder) => Ok(holder.expires_in),
         }
     }
 
-    fn judge(&self, told_by: &'static str, left: Option<Duration>) -> Result<ExitCode, Failure> {
-        match left {
-            Some(left) if left < self.least => {
-                let short = format!("it has {} to go, not {}", show(left), show(self.least));
-                self.no(told_by, Some(left), &short)
+    fn tell(&self, told_by: &'static str, leads: Result<Option<Duration>, String>) -> Result<ExitCode, Failure> {
+        let left = leads.as_ref().ok().copied().flatten();
+        let refusal = match leads {
+            Err(why) => Some(format!("does not lead: {why}")),
+            Ok(Some(left)) if left < self.least => {
+                let (left, least) = (show(left), show(self.least));
+                Some(format!("does not lead for long enough: it has {left} to go, not {least}"))
             }
-            left => self.say(told_by, true, left),
-        }
-    }
-
-    fn no(&self, told_by: &'static str, left: Option<Duration>, why: &str) -> Result<ExitCode, Failure> {
-        if !self.json {
-            let verdict = if left.is_some() { "does not lead for long enough" } else { "does not lead" };
-            say(format_args!("term {} of shard {} {verdict}: {why}", self.term, self.shard));
-        }
-        self.say(told_by, false, left)
-    }
-
-    fn say(&self, told_by: &'static str, verified: bool, left: Option<Duration>) -> Result<ExitCode, Failure> {
+            Ok(_) => None,
+        };
         if self.json {
             print_lines([as_json(&object! {
                 shard: self.shard.as_str(),
                 term: self.term,
-                verified,
+                verified: refusal.is_none(),
                 seconds_left: left.map(|left| left.as_secs_f64()),
                 told_by,
             })])?;
+        } else if let Some(refusal) = &refusal {
+            say(format_args!("term {} of shard {} {refusal}", self.term, self.shard));
         }
-        Ok(if verified { ExitCode::SUCCESS } else { ExitCode::from(exit::LOST) })
+        Ok(if refusal.is_none() { ExitCode::SUCCESS } else { ExitCode::from(exit::LOST) })
     }
 }
