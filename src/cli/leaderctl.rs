@@ -43,7 +43,7 @@ use crate::lease::Shard;
 use crate::observe::{log, terminal};
 use crate::runner::signals::Signals;
 use crate::runtime;
-use crate::store::{Answer, Finding, Location, Report, Store, StoreError, Verdict, within};
+use crate::store::{Answer, ErrorKind, Finding, Location, Report, Store, StoreError, Verdict, within};
 use crate::sys;
 use crate::text::on_one_line;
 use crate::time::rfc3339;
@@ -246,8 +246,8 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Verb::List(list) => target()?.ask(async |client| while_read(list.show(client)).await),
         Verb::Watch(watch) => target()?.ask(async |client| while_read(watch.watch(client)).await),
         Verb::Wait(wait) => {
-            let Target { named, patience } = target()?;
-            let target = Target { named, patience: wait.patience(patience) };
+            let mut target = target()?;
+            target.patience = wait.patience(target.patience);
             target.ask(async |client| wait.wait(client).await)
         }
         Verb::StepDown(step_down) => meant(step_down.check())?.ask(async |client| step_down.order(client).await),
@@ -332,6 +332,14 @@ impl Client<'_> {
 
     async fn inspect(self, shard: &Shard) -> Answer<Report> {
         self.ask(self.store.inspect(shard)).await
+    }
+}
+
+/// None if the store denied it.
+fn allowed<T>(answer: Answer<T>) -> Answer<Option<T>> {
+    match answer {
+        Err(error) if error.kind == ErrorKind::Denied => Ok(None),
+        answer => answer.map(Some),
     }
 }
 

@@ -8,7 +8,7 @@ pub mod reader;
 
 use super::status::Shown;
 use crate::election::Reason;
-use crate::lease::Shard;
+use crate::lease::{Shard, Term};
 use crate::notes::history::Entry;
 use crate::notes::jobs::index::Indexed;
 use crate::store::{ErrorKind, Holder, StoreError};
@@ -95,6 +95,16 @@ impl Condition {
 impl Seen {
     pub fn holder(&self) -> Option<&Holder> {
         self.shown.report.holder.as_ref()
+    }
+
+    /// The term of the leader.
+    pub fn leads(&self) -> Option<Term> {
+        self.holder().and_then(|holder| holder.term)
+    }
+
+    /// The same, or the last one.
+    pub fn term(&self) -> Option<Term> {
+        self.leads().or(self.shown.report.last_term)
     }
 
     pub fn is_called(&self, shard: &Shard, words: &str) -> bool {
@@ -206,7 +216,6 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::election::{CommandEnd, Ended, Loss};
-    use crate::lease::Term;
     use crate::store::Report;
 
     fn led(renewed_ago: u64, expires_in: u64) -> Holder {

@@ -2,14 +2,14 @@
 
 use super::age::{ago, coarse};
 use super::shard_notes::{Notes, note};
-use super::slots::{self, sessions};
+use super::slots::{self, Known, sessions};
 use super::status::{Shown, as_json};
 use super::{Client, print_lines, say, shares};
 use crate::cli::start::Failure;
 use crate::lease::{Prefix, Shard};
 use crate::notes::hosts;
-use crate::notes::standbys::{Announced, Standby};
-use crate::store::{Answer, Report};
+use crate::notes::standbys::Standby;
+use crate::store::Report;
 use crate::text::on_one_line;
 use clap::Args;
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ pub struct ListFlags {
 
 impl ListFlags {
     pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
-        let (standbys, paused) = self.announced(client).await?;
+        let Known { standbys, paused } = slots::known(client, self.prefix.as_str(), self.standbys, self.orders).await?;
         let list = slots::with_paused(client.store.list(self.prefix.as_str()).await?, paused);
         let notes = Notes::of(client.store, &list, self.orders).await?;
         let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
@@ -68,17 +68,6 @@ impl ListFlags {
             say("pauses and jobs are not shown: --orders reads them");
         }
         Ok(ExitCode::SUCCESS)
-    }
-
-    /// The standbys, None if they are not to be counted; and the paused shards that were never led. Read before the
-    /// list, so that a standby that leads by then is not counted.
-    async fn announced(&self, client: Client<'_>) -> Answer<(Option<Vec<(Shard, Standby)>>, Vec<Shard>)> {
-        let counts = self.standbys || !client.store.is_metered();
-        if !counts && !self.orders {
-            return Ok((None, Vec::new()));
-        }
-        let Announced { standbys, paused } = slots::announced(client, self.prefix.as_str()).await?;
-        Ok((counts.then_some(standbys), paused))
     }
 }
 

@@ -6,14 +6,14 @@
 use super::slots::{self, Slots, by_name};
 use super::status::{self, Shown};
 use super::unknown::{Unknown, never_led};
-use super::{Client, fail, print_lines, say_retrying};
+use super::{Client, allowed, fail, print_lines, say_retrying};
 use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::{self, Standby};
-use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
+use crate::store::{Answer, Holder, Report, StoreError};
 use crate::text::on_one_line;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -42,8 +42,8 @@ pub struct Leaders {
 }
 
 impl Leaders {
-    pub fn terms(&self) -> impl Iterator<Item = (Shard, Option<Term>)> {
-        self.led.iter().map(|(shard, holder)| (shard.clone(), holder.term))
+    pub fn terms(&self) -> impl Iterator<Item = (Shard, Term)> {
+        self.led.iter().filter_map(|(shard, holder)| Some((shard.clone(), holder.term?)))
     }
 
     /// What they do: `one` for one leader, `several` for more.
@@ -89,14 +89,13 @@ impl Operator<'_> {
             }
             // Read last, so that a candidate that gets the lease later reads the same pause.
             let stands = self.orders().await?.pause.is_some_and(|standing| standing.id == pause.id);
-            Ok((stands, left.is_empty()))
+            Ok(match (stands, left.is_empty()) {
+                (false, _) => Some(Waited::PauseEnded),
+                (true, true) => Some(Waited::Free),
+                (true, false) => None,
+            })
         };
-        look_until(most, look, |seen| match seen {
-            (false, _) => Some(Waited::PauseEnded),
-            (true, true) => Some(Waited::Free),
-            (true, false) => None,
-        })
-        .await
+        look_until(most, look).await
     }
 
     pub async fn orders(&self) -> Answer<Orders> {
@@ -142,9 +141,8 @@ impl Operator<'_> {
     }
 
     /// Notes in the history who ordered these ends. That only explains them, so failures are ignored.
-    pub async fn note_in_history(&self, leaders: impl IntoIterator<Item = (&Shard, Option<Term>)>, ordered: &Ordered) {
+    pub async fn note_in_history(&self, leaders: impl IntoIterator<Item = (&Shard, Term)>, ordered: &Ordered) {
         for (shard, term) in leaders {
-            let Some(term) = term else { continue };
             if self.client.ask(history::order(self.client.store, shard, term, ordered)).await.is_err() {
                 return;
             }
@@ -196,10 +194,7 @@ impl Operator<'_> {
         let Some(unknown) = Unknown::of_never_led(self.client, self.shard).await? else {
             return Ok(());
         };
-        let is_paused = match self.orders().await {
-            Err(error) if error.kind == ErrorKind::Denied => false,
-            orders => orders?.pause.is_some(),
-        };
+        let is_paused = allowed(self.orders().await)?.is_some_and(|orders| orders.pause.is_some());
         if is_paused { Ok(()) } else { Err(unknown.refusal(self.shard)) }
     }
 
@@ -229,21 +224,17 @@ pub fn takes_no_orders(leader: &Holder) -> String {
     format!("{leader} leads and takes no orders: stop it on its host")
 }
 
-/// Looks until `found` finds something. None if that takes longer than `most`. Reports an outage of the store once.
-pub async fn look_until<S, T>(
+/// Looks until it finds something. None if that takes longer than `most`. Reports an outage of the store once.
+pub async fn look_until<T>(
     most: Option<Duration>,
-    mut look: impl AsyncFnMut() -> Answer<S>,
-    mut found: impl FnMut(S) -> Option<T>,
+    mut look: impl AsyncFnMut() -> Answer<Option<T>>,
 ) -> Answer<Option<T>> {
     let begun = Instant::now();
     let mut away = false;
     loop {
         match look().await {
-            Ok(seen) => {
-                if let Some(found) = found(seen) {
-                    return Ok(Some(found));
-                }
-            }
+            Ok(Some(found)) => return Ok(Some(found)),
+            Ok(None) => {}
             Err(error) if error.exit_status() == exit::UNAVAILABLE => {
                 if !std::mem::replace(&mut away, true) {
                     say_retrying(&error);

@@ -165,7 +165,7 @@ impl PauseFlags {
 
     /// The leaderships that the pause will end. Read before the order, because a leader may obey at once. Only the
     /// history needs them, so failures are ignored.
-    async fn led(&self, operator: &Operator<'_>) -> BTreeSet<(Shard, Option<Term>)> {
+    async fn led(&self, operator: &Operator<'_>) -> BTreeSet<(Shard, Term)> {
         if self.keep {
             return BTreeSet::new();
         }
@@ -192,7 +192,7 @@ impl PauseFlags {
     async fn report(
         &self,
         operator: &Operator<'_>,
-        led: &BTreeSet<(Shard, Option<Term>)>,
+        led: &BTreeSet<(Shard, Term)>,
         order: &PauseOrder,
         wait: Option<Option<Duration>>,
     ) -> Result<ExitCode, Failure> {

@@ -75,7 +75,7 @@ impl RevokeFlags {
             Release::NotHeld => Err(operator.refusal(&format!("term {term} had already ended"))),
             Release::Released => {
                 let ordered = Ordered::now(history::REVOKE, None, None);
-                operator.note_in_history([(&self.shard, Some(term))], &ordered).await;
+                operator.note_in_history([(&self.shard, term)], &ordered).await;
                 let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
                 let left = holder.expires_in.map(show).unwrap_or_default();
                 let done = format!(

@@ -210,7 +210,7 @@ impl Bench<'_> {
         let told = timeout(limit, fault.happen(fleet)).await.unwrap_or_else(|_| Err(too_long()));
         let until = BootInstant::now().as_nanos();
         let orphans = fleet.end().await;
-        let lives = fleet.lives()?;
+        let lives = fleet.stamps.lives()?;
         let evidence = Evidence::of(&lives, until, orphans, self.floor);
         self.floor = lives.iter().map(|life| life.term).fold(self.floor, u64::max);
         let verdict = evidence.judge(told)?;

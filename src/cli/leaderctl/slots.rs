@@ -3,7 +3,7 @@
 //! The hazard: slot 2 of `db` is the shard `db#2`, and `db` itself has only orders and standbys. So a plain look at
 //! `db` shows that nobody leads, while its slots are led; and a plain look at `db#2` does not show a pause of `db`.
 
-use super::Client;
+use super::{Client, allowed};
 use crate::lease::{Session, Shard};
 use crate::notes::orders::{self, PauseOrder};
 use crate::notes::standbys::{self, Announced, Standby};
@@ -87,12 +87,28 @@ pub async fn announced(client: Client<'_>, prefix: &str) -> Answer<Announced> {
     Ok(announced)
 }
 
+#[derive(Debug, Default)]
+pub struct Known {
+    /// None if they are not counted.
+    pub standbys: Option<Vec<(Shard, Standby)>>,
+    /// Shards that were paused before anybody led them.
+    pub paused: Vec<Shard>,
+}
+
+/// As [`announced`]; on a metered store, only what is asked for. It is read before the list of leases, so that a
+/// standby that leads by then is not counted.
+pub async fn known(client: Client<'_>, prefix: &str, standbys: bool, orders: bool) -> Answer<Known> {
+    let counts = standbys || !client.store.is_metered();
+    if !counts && !orders {
+        return Ok(Known::default());
+    }
+    let Announced { standbys, paused } = announced(client, prefix).await?;
+    Ok(Known { standbys: counts.then_some(standbys), paused })
+}
+
 /// Shards that were paused before anybody led them. Empty if the store denies that.
 pub async fn paused(client: Client<'_>, prefix: &str) -> Answer<Vec<Shard>> {
-    match announced(client, prefix).await {
-        Err(error) if error.kind == ErrorKind::Denied => Ok(Vec::new()),
-        announced => announced.map(|announced| announced.paused),
-    }
+    Ok(allowed(announced(client, prefix).await)?.unwrap_or_default().paused)
 }
 
 pub fn with_paused(mut list: Vec<(Shard, Report)>, paused: Vec<Shard>) -> Vec<(Shard, Report)> {

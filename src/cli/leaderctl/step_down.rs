@@ -179,27 +179,22 @@ impl Handover<'_> {
             say(format_args!("{}: {what}: the shard may have no leader until --for is over", operator.shard));
         }
         let by = Ordered::now(history::STEP_DOWN, None, self.to);
-        operator.note_in_history([(operator.shard, Some(term))], &by).await;
+        operator.note_in_history([(operator.shard, term)], &by).await;
         let ordered = format!("{holder} steps down when it next renews its lease");
         let Some(most) = self.wait else { return Ok(Progress::Ordered(ordered)) };
         let begun = Instant::now();
-        let told = look_until(
-            most,
-            async || {
-                // Read first: a successor removes the order.
-                let stands = operator.orders().await?.handover.is_some_and(|standing| standing.id == order.id);
-                Ok((stands, operator.inspect().await?))
-            },
-            |(stands, report)| {
-                // During the hold, other candidates only have the lease while they read the order.
-                let to = self.to.filter(|_| begun.elapsed() < self.hold);
-                match successor(report, term, to) {
-                    None if !stands => Some(None),
-                    successor => successor.map(Some),
-                }
-            },
-        );
-        Ok(match told.await.map_err(|error| operator.although(&ordered, error))? {
+        let look = async || {
+            // Read first: a successor removes the order.
+            let stands = operator.orders().await?.handover.is_some_and(|standing| standing.id == order.id);
+            let report = operator.inspect().await?;
+            // During the hold, other candidates only have the lease while they read the order.
+            let to = self.to.filter(|_| begun.elapsed() < self.hold);
+            Ok(match successor(report, term, to) {
+                None if !stands => Some(None),
+                successor => successor.map(Some),
+            })
+        };
+        Ok(match look_until(most, look).await.map_err(|error| operator.although(&ordered, error))? {
             Some(Some(successor)) => {
                 let told = format!("{holder} stepped down; {successor} leads");
                 Progress::Followed { successor, told }

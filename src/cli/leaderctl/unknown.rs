@@ -6,11 +6,11 @@
 //! store lists them at no charge.
 
 use super::slots::{self, Slots};
-use super::{Client, say};
+use super::{Client, allowed, say};
 use crate::cli::start::Failure;
 use crate::exit::ctl::UNKNOWN_SHARD;
 use crate::lease::Shard;
-use crate::store::{Answer, ErrorKind, Report};
+use crate::store::{Answer, Report};
 use crate::text;
 use std::collections::BTreeSet;
 
@@ -70,13 +70,5 @@ impl Unknown {
             Some(near) => format!("nobody has led {shard} so far; did you mean {near}?"),
             None => format!("nobody has led {shard} so far; leaderctl list shows the shards that were led"),
         }
-    }
-}
-
-/// None if the store denied it.
-fn allowed<T>(answer: Answer<T>) -> Answer<Option<T>> {
-    match answer {
-        Err(error) if error.kind == ErrorKind::Denied => Ok(None),
-        answer => answer.map(Some),
     }
 }

@@ -67,14 +67,11 @@ impl WaitFlags {
             while !holds(&seen) {
                 let led = seen.first().map(|(shard, _)| shard.clone());
                 until_it_may_have_changed(client.store, led.as_slice()).await;
-                seen = look_until(None, async || watched.look().await, Some).await?.expect("it waits without end");
+                seen = look_until(None, async || watched.look().await.map(Some)).await?.expect("it waits without end");
             }
             Ok::<_, StoreError>(())
         };
-        let in_time = match self.most {
-            Some(most) => timeout(most, waiting).await.ok().transpose()?.is_some(),
-            None => waiting.await.map(|()| true)?,
-        };
+        let in_time = timeout(self.most.unwrap_or(Duration::MAX), waiting).await.ok().transpose()?.is_some();
         let now = match seen.first() {
             None => "nobody leads".to_owned(),
             Some((shard, holder)) if *shard == self.shard => format!("led by {holder}"),

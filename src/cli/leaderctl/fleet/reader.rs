@@ -5,7 +5,7 @@
 //! wait, so they are read for some seconds more, and until the history has the leadership. A pause may leave the lease
 //! as it is, so the orders of the other shards are read in turn. And a slow reading is followed by a longer rest.
 
-use super::super::slots::{self, parent_pause};
+use super::super::slots::{self, Known, parent_pause};
 use super::super::status::Shown;
 use super::super::watch::identity;
 use super::super::{Client, list};
@@ -14,7 +14,6 @@ use crate::lease::{Prefix, Shard};
 use crate::notes::history::{self, Entry};
 use crate::notes::jobs::index::Indexed;
 use crate::notes::orders;
-use crate::notes::standbys::{Announced, Standby};
 use crate::store::{Answer, ErrorKind, Report, Store, StoreError, parallel};
 use crate::time::{BootInstant, wall_clock_millis, whole_millis};
 use clap::Args;
@@ -75,21 +74,12 @@ pub struct Reader<'a> {
     orders: bool,
 }
 
-#[derive(Default)]
-struct Known {
-    /// None if they are not counted.
-    standbys: Option<Vec<(Shard, Standby)>>,
-    /// Shards that were paused before anybody led them.
-    paused: Vec<Shard>,
-}
-
 impl<'a> Reader<'a> {
     pub fn new(client: Client<'a>, prefix: Prefix, flags: ReadingFlags) -> Self {
-        let metered = client.store.is_metered();
         Self {
             interval: flags.interval(client.store),
-            standbys: flags.standbys || !metered,
-            orders: flags.orders || !metered,
+            standbys: flags.standbys,
+            orders: flags.orders || !client.store.is_metered(),
             fleet: Arc::default(),
             client,
             prefix,
@@ -118,7 +108,6 @@ impl<'a> Reader<'a> {
     /// Reads all leases, and the notes that may have changed. True if the notes of some shards were left for later.
     async fn read(&self, turn: &mut Option<Shard>) -> Answer<bool> {
         let begun = BootInstant::now();
-        // Before the list, so that a standby that leads by then is not counted.
         let announced = self.announced().await?;
         let list = self.client.store.list(self.prefix.as_str()).await?;
         let now = BootInstant::now();
@@ -146,18 +135,12 @@ impl<'a> Reader<'a> {
 
     /// Standbys are not counted if the store denies that.
     async fn announced(&self) -> Answer<Known> {
-        if !self.standbys && !self.orders {
-            return Ok(Known::default());
-        }
-        match slots::announced(self.client, self.prefix.as_str()).await {
+        match slots::known(self.client, self.prefix.as_str(), self.standbys, self.orders).await {
             Err(error) if error.kind == ErrorKind::Denied => {
                 self.fleet.lock().count(error.kind);
                 Ok(Known::default())
             }
-            announced => {
-                let Announced { standbys, paused } = announced?;
-                Ok(Known { standbys: self.standbys.then_some(standbys), paused })
-            }
+            known => known,
         }
     }
 
@@ -247,7 +230,7 @@ impl Snapshot {
             seen.shown.jobs = noted.jobs;
             seen.history = history;
             seen.noted = Some(now);
-            let leads = seen.shown.report.holder.as_ref().and_then(|holder| holder.term);
+            let leads = seen.leads();
             let is_final = seen.is_final_at(now);
             seen.counters.count(&seen.history, leads, is_final);
             if let Some(ledger) = &seen.shown.ledger {

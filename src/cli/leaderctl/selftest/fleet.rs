@@ -47,7 +47,7 @@ pub struct Fleet<'a> {
     candidates: BTreeMap<String, Pid>,
     /// By candidate; empty if they connect to the store directly.
     ways: BTreeMap<String, Proxy>,
-    stamps: Stamps,
+    pub stamps: Stamps,
     tree: Tree,
     until: BootInstant,
 }
@@ -257,10 +257,6 @@ impl<'a> Fleet<'a> {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-    }
-
-    pub fn lives(&mut self) -> io::Result<Vec<Life>> {
-        self.stamps.lives()
     }
 
     /// The last lines of each candidate's log, which contains no secrets.

@@ -43,7 +43,7 @@ pub fn shards(snapshot: &Snapshot) -> String {
 }
 
 pub fn history_of(snapshot: &Snapshot, shard: &Shard, seen: &Seen) -> String {
-    let leads = seen.holder().and_then(|holder| holder.term);
+    let leads = seen.leads();
     text(&object! {
         #[serde(flatten)]
         reading: reading(snapshot),

@@ -108,10 +108,7 @@ impl Metrics<'_> {
         });
         let help = "1 if nobody leads although nobody ordered that: the last leader was lost, or candidates wait.";
         self.each("shard_leader_missing", help, |seen| Some(u8::from(seen.condition() == Condition::Leaderless)));
-        self.each("shard_term", "The term of the leader, or the last one.", |seen| {
-            let holder = seen.holder().and_then(|holder| holder.term);
-            holder.or(seen.shown.report.last_term).map(|term| term.0)
-        });
+        self.each("shard_term", "The term of the leader, or the last one.", |seen| seen.term().map(|term| term.0));
         self.each("shard_standbys", "Candidates that wait, if they are counted.", |seen| seen.shown.standbys);
         self.each("shard_paused_seconds", "For how long the shard has been paused; 0 if it is not.", |seen| {
             seen.shown.orders.as_ref()?;

@@ -327,7 +327,6 @@ fn row(snapshot: &Snapshot, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -
     let (condition, holder) = (seen.condition(), seen.holder());
     let range = Wish { range: wish.range, ..Wish::default() };
     let note = words(seen, condition);
-    let term = holder.and_then(|holder| holder.term).or(seen.shown.report.last_term);
     html! {
         tr id={ "s-" (shard) } class=(condition.into_str()) {
             td.state { span { (condition.word()) } }
@@ -342,7 +341,7 @@ fn row(snapshot: &Snapshot, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -
                 td.says colspan="2" { (note) }
             }
             td.n.since { @if let Some(since) = seen.since() { (age(since, now)) } }
-            td.n.term { @if let Some(term) = term { (term) } }
+            td.n.term { @if let Some(term) = seen.term() { (term) } }
             td.n.standbys { @if let Some(count) = seen.shown.standbys { (count) } }
             td.when {
                 (timeline(snapshot, seen, wish.span(), now))
@@ -425,15 +424,13 @@ fn hosts(snapshot: &Snapshot, wish: &Wish) -> Markup {
 
 pub fn shard(snapshot: &Snapshot, shard: &Shard, seen: &Seen, wish: &Wish, now: u64) -> String {
     let (condition, holder) = (seen.condition(), seen.holder());
-    let term = holder.and_then(|holder| holder.term).or(seen.shown.report.last_term);
-    let leads = holder.and_then(|holder| holder.term);
     let text = |value: Option<String>| value.unwrap_or_default();
     let facts = [
         ("Leader", text(holder.map(|holder| holder.owner.clone()))),
         ("Host", text(holder.and_then(|holder| holder.host.clone()))),
         ("Process", text(holder.and_then(|holder| holder.pid).map(|pid| pid.to_string()))),
         ("Since", text(seen.since().map(rfc3339_seconds))),
-        ("Term", text(term.map(|term| term.to_string()))),
+        ("Term", text(seen.term().map(|term| term.to_string()))),
         ("Standbys", text(seen.shown.standbys.map(|count| count.to_string()))),
         ("Note", words(seen, condition)),
     ];
@@ -454,7 +451,7 @@ pub fn shard(snapshot: &Snapshot, shard: &Shard, seen: &Seen, wish: &Wish, now: 
                 (head(&[("", "From"), ("n", "For"), ("n", "Term"), ("", "Leader"), ("", "Host"), ("", "End")]))
                 tbody {
                     @for entry in seen.history.iter().rev() {
-                        @let end = ended(entry, leads);
+                        @let end = ended(entry, seen.leads());
                         @let span = entry.to_millis.unwrap_or(now).saturating_sub(entry.from_millis);
                         tr {
                             td { (rfc3339_seconds(entry.from_millis)) }

@@ -159,9 +159,8 @@ fn detail(shard: &Shard, seen: &Seen, columns: u16) -> Vec<Line<'static>> {
     lines.extend(timeline.into_iter().map(Line::from));
     lines.push(Line::from(LEGEND).dim());
     lines.push(Line::default());
-    let leads = seen.holder().and_then(|holder| holder.term);
     let entries = seen.history.iter().rev();
-    lines.extend(entries.map(|entry| Line::from(on_one_line(history::as_text(entry, history::ended(entry, leads))))));
+    lines.extend(entries.map(|entry| Line::from(history::as_text(entry, history::ended(entry, seen.leads())))));
     lines
 }
 
