@@ -423,7 +423,8 @@ impl Finding {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(const_into_str, serialize_all = "lowercase")]
 pub enum Verdict {
     Good,
     /// It works, but less well than it could.

@@ -379,11 +379,7 @@ async fn init(client: Client<'_>, new: bool) -> Result<ExitCode, Failure> {
 async fn check(store: &dyn Store, json: bool) -> Result<ExitCode, Failure> {
     let findings = while_told("trying the store", store.check()).await?;
     let lines = findings.iter().map(|Finding { verdict, text }| {
-        let verdict = match verdict {
-            Verdict::Good => "good",
-            Verdict::Doubtful => "doubtful",
-            Verdict::Bad => "bad",
-        };
+        let verdict = verdict.into_str();
         if json { as_json(&object! { verdict, text }) } else { format!("{verdict:<9} {text}") }
     });
     print_lines(lines)?;

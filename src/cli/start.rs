@@ -32,6 +32,11 @@ impl Failure {
         Self { status, message: message.into(), points_to_help: false }
     }
 
+    /// With more at the end of its message.
+    pub fn and(self, more: &str) -> Self {
+        Self { message: format!("{}; {more}", self.message), ..self }
+    }
+
     pub fn of_os(message: impl Into<String>) -> Self {
         Self::of(exit::OS_ERROR, message)
     }

@@ -170,10 +170,7 @@ impl BalanceFlags {
             say("no standby is known: on this store they announce themselves only with leaderrun --announce always");
         }
         match stopped {
-            Some(mut failure) => {
-                failure.message += &format!("; {}", counted(moves.len()));
-                Err(failure)
-            }
+            Some(failure) => Err(failure.and(&counted(moves.len()))),
             None => Ok(ExitCode::SUCCESS),
         }
     }

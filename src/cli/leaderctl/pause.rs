@@ -70,11 +70,8 @@ impl Targets {
 
 /// Adds what was done before an error in the middle of several shards.
 fn after(done: usize, all: usize, what: &str, failure: impl Into<Failure>) -> Failure {
-    let mut failure = failure.into();
-    if all > 1 {
-        failure.message += &format!("; {what} {done} of {all} shards");
-    }
-    failure
+    let failure: Failure = failure.into();
+    if all > 1 { failure.and(&format!("{what} {done} of {all} shards")) } else { failure }
 }
 
 #[derive(Debug, Args)]

@@ -13,7 +13,7 @@ use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Ledger};
 use crate::notes::orders::{self, Orders, PauseOrder};
 use crate::notes::standbys::Standby;
-use crate::store::{Answer, ErrorKind, Report, StoreError};
+use crate::store::{Answer, ErrorKind, Report};
 use crate::text::on_one_line;
 use clap::Args;
 use serde::Serialize;
@@ -59,49 +59,34 @@ pub struct Shown {
 
 impl StatusFlags {
     pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
-        let mut denied = None;
+        let mut counts = self.standbys || !client.store.is_metered();
         for shard in &self.shards {
-            self.show_one(client, shard, &mut denied).await?;
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-
-    /// `denied` is why standbys cannot be counted, once that was said.
-    async fn show_one(
-        &self,
-        client: Client<'_>,
-        shard: &Shard,
-        denied: &mut Option<StoreError>,
-    ) -> Result<(), Failure> {
-        let mut shown = Shown::read(client, shard).await?;
-        let all = match denied {
-            None if self.standbys || !client.store.is_metered() => {
-                match slots::announced(client, shard.as_str()).await {
-                    Err(error) if error.kind == ErrorKind::Denied => {
-                        say(format_args!("standbys are not shown: {}", error.message));
-                        *denied = Some(error);
-                        None
-                    }
-                    all => Some(all?.standbys),
+            let mut shown = Shown::read(client, shard).await?;
+            let announced = if counts { Some(slots::announced(client, shard.as_str()).await) } else { None };
+            let standbys = match announced {
+                Some(Err(error)) if error.kind == ErrorKind::Denied => {
+                    say(format_args!("standbys are not shown: {}", error.message));
+                    counts = false;
+                    None
+                }
+                announced => announced.transpose()?.map(|announced| announced.standbys),
+            };
+            shown.waiting = standbys.map(|all| {
+                let leaders = shown.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
+                let sessions = slots::sessions(shown.report.holder.iter().chain(leaders));
+                slots::waiting(&slots::by_name(&all), shard, &sessions).into_iter().cloned().collect()
+            });
+            shown.standbys = shown.waiting.as_ref().map(Vec::len);
+            print_lines([if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) }])?;
+            if !self.json && shown.was_never_led() {
+                let unknown = Unknown::of_never_led(client, shard).await.ok().flatten();
+                // A name that was never led is no slip unless it looks like one.
+                if let Some(unknown) = unknown.filter(|it| it.nearest.is_some() || shown.is_paused()) {
+                    unknown.say(shard);
                 }
             }
-            _ => None,
-        };
-        shown.waiting = all.map(|all| {
-            let leaders = shown.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
-            let sessions = slots::sessions(shown.report.holder.iter().chain(leaders));
-            slots::waiting(&slots::by_name(&all), shard, &sessions).into_iter().cloned().collect()
-        });
-        shown.standbys = shown.waiting.as_ref().map(Vec::len);
-        print_lines([if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) }])?;
-        if !self.json && shown.was_never_led() {
-            let unknown = Unknown::of_never_led(client, shard).await.ok().flatten();
-            // A name that was never led is no slip unless it looks like one.
-            if let Some(unknown) = unknown.filter(|it| it.nearest.is_some() || shown.is_paused()) {
-                unknown.say(shard);
-            }
         }
-        Ok(())
+        Ok(ExitCode::SUCCESS)
     }
 }
 

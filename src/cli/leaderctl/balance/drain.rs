@@ -167,10 +167,7 @@ impl Drain<'_> {
             }
         }
         match stopped {
-            Some(mut failure) => {
-                failure.message += &format!("; {}; {} stays {until}", counted(made.len()), self.host);
-                Err(failure)
-            }
+            Some(failure) => Err(failure.and(&format!("{}; {} stays {until}", counted(made.len()), self.host))),
             None if !left.is_empty() => Ok(ExitCode::from(exit::NOT_ACQUIRED)),
             None => Ok(ExitCode::SUCCESS),
         }
