@@ -90,7 +90,8 @@ impl StoreFlags {
     pub fn named(&self, matches: &ArgMatches) -> Result<NamedStore, String> {
         let (location, url) = match (&self.store, &self.store_file) {
             (Some(url), _) => {
-                if matches.value_source("store") == Some(ValueSource::CommandLine) && may_hold_a_secret(url) {
+                let may_hold_a_secret = url.contains('@') || url.contains("password");
+                if matches.value_source("store") == Some(ValueSource::CommandLine) && may_hold_a_secret {
                     sys::hide_argument(url);
                 }
                 (Location::from_url(url)?, url.clone())
@@ -104,10 +105,6 @@ impl StoreFlags {
         };
         Ok(NamedStore { location, url: Some(Secret::from(url)) })
     }
-}
-
-fn may_hold_a_secret(url: &str) -> bool {
-    url.contains('@') || url.contains("password")
 }
 
 /// Refuses a named pipe, which may never have a writer, unless a shell made it for `<(...)`.

@@ -11,11 +11,11 @@ use crate::exit;
 use crate::lease::{Candidate, JobId, Shard, Term};
 use crate::text::in_words;
 use crate::time::{BootInstant, wall_clock_millis};
-use std::fmt::Write as _;
+use std::fmt::Display;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl MetricsFile {
     pub fn open(path: &Path, candidate: &Candidate, once: Option<&JobId>, conflict: u8) -> Result<Self, String> {
         let refused =
             |error: &io::Error| format!("cannot write --metrics-file {}: {}", path.display(), in_words(error));
-        let draft = draft_of(path);
+        let draft = path.with_extension(format!("prom.{}", std::process::id()));
         let written = draft_file(&draft).and_then(|mut file| file.write_all(&[b'\n'; ROOM]));
         written.and_then(|()| fs::remove_file(&draft)).map_err(|error| refused(&error))?;
         let labels = labels(&candidate.shard, once);
@@ -147,10 +147,6 @@ fn labels(shard: &Shard, once: Option<&JobId>) -> String {
     format!("{{shard=\"{shard}\",once=\"{}\"}}", once.map_or("", JobId::as_str))
 }
 
-fn draft_of(path: &Path) -> PathBuf {
-    path.with_extension(format!("prom.{}", std::process::id()))
-}
-
 fn draft_file(draft: &Path) -> io::Result<fs::File> {
     let _ = fs::remove_file(draft);
     // The collector is another user.
@@ -174,32 +170,25 @@ fn with_end(before: &str, labels: &str, status: u8, why: Why) -> String {
     let labels = labels.strip_suffix('}').unwrap_or(labels);
     let from = why.from();
     let why = why.into_str();
-    let _ = write!(
-        text,
-        "# HELP leaderrun_{END} The exit status of the last leaderrun, whose it is and why.\n\
-         # TYPE leaderrun_{END} gauge\nleaderrun_{END}{labels},from=\"{from}\",why=\"{why}\"}} {status}\n"
-    );
+    let labels = format!("{labels},from=\"{from}\",why=\"{why}\"}}");
+    text += &metric(END, "The exit status of the last leaderrun, whose it is and why.", &labels, status);
     text
+}
+
+fn metric(name: &str, help: &str, labels: &str, value: impl Display) -> String {
+    format!("# HELP leaderrun_{name} {help}\n# TYPE leaderrun_{name} gauge\nleaderrun_{name}{labels} {value}\n")
 }
 
 fn with_run(before: &str, labels: &str, result: Run) -> String {
     let seconds = |millis: u64| Duration::from_millis(millis).as_secs_f64().to_string();
     let known = before.lines().find_map(|line| line.strip_prefix(&format!("leaderrun_{SUCCESS}{labels} ")));
     let success = if result.status == 0 { Some(seconds(result.ended_millis)) } else { known.map(str::to_owned) };
-    let mut text = String::new();
-    for (name, help, value) in [
+    let metrics = [
         ("job_last_run_timestamp_seconds", "When the last run began.", Some(seconds(result.started_millis))),
         (SUCCESS, "When a run last succeeded.", success.filter(|value| value.parse::<f64>().is_ok())),
         ("job_last_duration_seconds", "How long the last run took.", Some(result.took.as_secs_f64().to_string())),
         (STATUS, "The exit status of the last run.", Some(result.status.to_string())),
         ("job_last_term", "The term of the last run.", Some(result.term.to_string())),
-    ] {
-        if let Some(value) = value {
-            let _ = write!(
-                text,
-                "# HELP leaderrun_{name} {help}\n# TYPE leaderrun_{name} gauge\nleaderrun_{name}{labels} {value}\n"
-            );
-        }
-    }
-    text
+    ];
+    metrics.into_iter().filter_map(|(name, help, value)| Some(metric(name, help, labels, value?))).collect()
 }

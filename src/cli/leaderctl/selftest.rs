@@ -203,7 +203,7 @@ impl Bench<'_> {
                 return Ok(Row { fault: name, verdict: Verdict::NotRun(why), evidence: None });
             }
         };
-        let limit = Fault::limit(&self.setting.timing);
+        let limit = self.setting.timing.lease * 15 + Duration::from_mins(1);
         let fleet = self.fleet.insert(Fleet::new(self.setting, &name, limit)?);
         fleet.crew(self.named.url.as_ref(), ways, fault.flags())?;
         let too_long = || TestError::Failed(format!("it was not over within {}", show(limit)));

@@ -129,7 +129,7 @@ impl JobGate {
         let Some(Entry { ledger: ours, until, before, has_run, .. }) = &mut *entry else { return Ok(()) };
         *has_run |= ran.is_some();
         let page = self.job.frequency.page();
-        let after = |mut standing: Ledger, lasts: Option<Duration>| -> Option<Option<Note>> {
+        let after = |mut standing: Ledger, lasts: Option<Duration>| {
             // A ledger of a later period must not be changed.
             let same = standing.period == ours.period;
             let first = same && standing.run.is_of(&ours.run.session, ours.run.term);
@@ -141,14 +141,14 @@ impl JobGate {
                 None if first => {
                     // If another run succeeded meanwhile, its result stays.
                     let Some(run) = standing.succeeded.take() else {
-                        return Some(before.as_ref().and_then(Standing::again));
+                        return Edit::Replace(before.as_ref().and_then(Standing::again), ());
                     };
                     (standing.run, standing.attempts) = (run, standing.attempts.saturating_sub(1));
                 }
-                Some(_) | None => return None,
+                Some(_) | None => return Edit::Leave(()),
             }
             let lasts = if first { left_until(*until) } else { lasts };
-            Some(Some(Note::lasting(standing.text(), lasts.map(|left| left.max(SHORTEST)))))
+            Edit::Replace(Some(Note::lasting(standing.text(), lasts.map(|left| left.max(SHORTEST)))), ())
         };
         // The store may have forgotten the entry during the run. After a loss of the lease, it is also gone where an operator
         // has cleared the job.
@@ -169,7 +169,7 @@ impl JobGate {
             if is_settled(&ledger.run) || ledger.succeeded.as_ref().is_some_and(is_settled) {
                 return Ok(Edit::Leave(()));
             }
-            Ok(after(ledger, lasts).map_or(Edit::Leave(()), |note| Edit::Replace(note, ())))
+            Ok(after(ledger, lasts))
         })
         .await
     }

@@ -6,7 +6,6 @@
 
 use crate::time::millis;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -117,20 +116,14 @@ impl Evidence {
 
     /// What must hold after every fault, and does not.
     pub fn breach(&self) -> Option<String> {
-        let mut breach = String::new();
-        if !self.overlap.is_zero() {
-            let _ = write!(breach, "two at once for {} ms; ", millis(self.overlap));
-        }
-        if !self.terms_rise {
-            breach += "terms do not rise; ";
-        }
-        if self.orphans > 0 {
-            let _ = write!(breach, "{} processes are left; ", self.orphans);
-        }
-        if self.terms == 0 {
-            breach += "nobody ever led; ";
-        }
-        (!breach.is_empty()).then(|| breach.trim_end_matches("; ").to_owned())
+        let breaches = [
+            (!self.overlap.is_zero()).then(|| format!("two at once for {} ms", millis(self.overlap))),
+            (!self.terms_rise).then(|| "terms do not rise".to_owned()),
+            (self.orphans > 0).then(|| format!("{} processes are left", self.orphans)),
+            (self.terms == 0).then(|| "nobody ever led".to_owned()),
+        ];
+        let breaches: Vec<String> = breaches.into_iter().flatten().collect();
+        (!breaches.is_empty()).then(|| breaches.join("; "))
     }
 
     /// A breach outweighs how the fault went.

@@ -11,7 +11,6 @@ use crate::lease::Timing;
 use crate::time::BootInstant;
 use clap::ValueEnum;
 use nix::sys::signal::{Signal, kill};
-use std::time::Duration;
 use tokio::time::sleep;
 
 const HOUR_IN_SECONDS: i64 = 3600;
@@ -48,10 +47,6 @@ impl Fault {
             Self::KillGuard | Self::Stubborn => &[STUBBORN],
             _ => &[],
         }
-    }
-
-    pub fn limit(timing: &Timing) -> Duration {
-        timing.lease * 15 + Duration::from_mins(1)
     }
 
     pub async fn happen(self, fleet: &mut Fleet<'_>) -> Result<(), TestError> {

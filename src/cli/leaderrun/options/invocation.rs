@@ -13,7 +13,7 @@ use crate::store::{Delivery, Location};
 use crate::time::wall_clock_millis;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::time::Duration;
 
 pub struct Invocation {
@@ -70,7 +70,8 @@ impl Flags {
         // What the command line names overrules a variable.
         let string = if trailing { words.pop() } else { self.command.clone().filter(|_| words.is_empty()) };
         match string {
-            Some(string) if is_blank(&string) => {
+            // A shell would do nothing, and succeed.
+            Some(string) if string.to_string_lossy().trim().is_empty() => {
                 let named = if on_line || trailing { "-c" } else { "LEADERRUN_COMMAND, or command in the file," };
                 return Err(format!("{named} is empty: write what to run"));
             }
@@ -170,11 +171,6 @@ impl Flags {
         let Jobs { retry_failed, done_exit_code, .. } = self.jobs;
         Ok(Some(Job { frequency, retry_failed, done_exit_code }))
     }
-}
-
-/// Whether a shell would do nothing, and succeed.
-fn is_blank(string: &OsStr) -> bool {
-    string.to_string_lossy().trim().is_empty()
 }
 
 fn through_shell(string: OsString) -> Vec<OsString> {
