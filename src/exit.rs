@@ -68,7 +68,14 @@ impl StartError {
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Errno::from_raw(self.0).desc())
+        f.write_str(match self.0 {
+            // A COMMAND that was found may have an interpreter that is missing.
+            libc::ENOENT => "the program or its interpreter does not exist",
+            // `sys::NO_PROCESS`.
+            libc::ECHILD => "the operating system refused a process",
+            libc::EAGAIN => "there are too many processes",
+            number => Errno::from_raw(number).desc(),
+        })
     }
 }
 

@@ -491,6 +491,8 @@ fn a_command_that_the_kernel_refuses_is_explained_and_gives_the_lease_back() {
     fs::set_permissions(&original, fs::Permissions::from_mode(0o755)).unwrap();
     copy_program(&original, &orphan);
     leaderrun().args(["-q", "--store", &store, "shard"]).arg(&orphan).said().refused(127, "its interpreter is missing");
+    let history = leaderctl().args(["--store", &store, "history", "shard"]).said().good();
+    assert!(history.ends_with(": not started: the program or its interpreter does not exist\n"), "{history}");
     leaderrun().args(["-n", "--store", &store, "shard", "true"]).said().good();
 }
 
