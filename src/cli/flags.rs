@@ -302,8 +302,11 @@ fn joined(command: &Command, words: Vec<OsString>) -> Vec<OsString> {
 /// The shortest duration but zero, because messages show shorter ones as zero.
 const SHORTEST_DURATION: Duration = Duration::from_millis(1);
 
-/// As humantime reads it, or a number of seconds.
+/// As humantime reads it, or a number of seconds. An `M` is refused, because it would be a month.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    if text.split(|c: char| !c.is_alphabetic()).any(|unit| unit == "M") {
+        return Err("M is a month: write m for minutes, or a number of days".to_owned());
+    }
     let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     // Humantime panics if each part of a text is a duration, and their sum is too long.
     let digits = |c: char| c.is_ascii_digit();

@@ -147,6 +147,7 @@ fn wrong_flags_are_usage_errors() {
 fn wrong_settings_in_the_environment_are_usage_errors() {
     for (name, value, words) in [
         ("LEADERRUN_LEASE", "long", "invalid value 'long' for LEADERRUN_LEASE: write a duration"),
+        ("LEADERRUN_WAIT", "5M", "invalid value '5M' for LEADERRUN_WAIT: M is a month: write m for minutes"),
         ("LEADERRUN_STORE", "", "leaderrun: LEADERRUN_STORE: the store URL is empty: use one of file:DIR"),
         ("LEADERRUN_STORE", "redi://u:hunter2@h", "leaderrun: LEADERRUN_STORE: no store is called redi: use one of"),
         // The value is also a word of COMMAND.
