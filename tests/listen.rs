@@ -411,7 +411,7 @@ fn refused(address: &str, status: i32, words: &str) {
 
 #[test]
 fn an_address_that_is_none_is_a_usage_error() {
-    for address in ["", ":http", "127.0.0.1:65536", "unix:"] {
+    for address in ["", ":http", "127.0.0.1:65536", "unix:", "http://127.0.0.1:9100"] {
         refused(address, 64, "'--listen <ADDR>'");
     }
 }

@@ -16,7 +16,8 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let path = text.strip_prefix("unix:").or_else(|| text.contains('/').then_some(text));
+        let is_path = text.contains('/') && !text.contains("://");
+        let path = text.strip_prefix("unix:").or_else(|| is_path.then_some(text));
         if let Some(path) = path {
             // This checks the kernel's limit on a path, and that it has no NUL.
             return match std::os::unix::net::SocketAddr::from_pathname(path) {
