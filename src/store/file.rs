@@ -101,7 +101,17 @@ impl FileStore {
             return Ok(done);
         }
         self.make_directory()?;
-        act()?.ok_or_else(|| StoreError::not_applied(format!("{} went away", self.directory.display())))
+        act()?.ok_or_else(|| {
+            let directory = self.directory.display();
+            if self.directory.is_dir() {
+                // Of a file system such as /proc.
+                StoreError::misconfigured(format!(
+                    "cannot create a file in {directory}: name another directory with --store file:DIR"
+                ))
+            } else {
+                StoreError::not_applied(format!("the directory {directory} was removed"))
+            }
+        })
     }
 
     fn sockets(&self, shard: &Shard) -> Result<PathSockets, StoreError> {
