@@ -117,7 +117,10 @@ impl Location {
             return Err(format!("the store URL {blank}"));
         }
         if scheme != "file" && !schemes().any(|known| known == scheme) {
-            return Err(format!("no store is called {scheme}: use one of {}", *SCHEMES));
+            return Err(match text::nearest(&scheme.to_ascii_lowercase(), schemes()) {
+                Some(meant) => format!("no store is called {scheme}: did you mean {meant}?"),
+                None => format!("no store is called {scheme}: use one of {}", *SCHEMES),
+            });
         }
         match scheme {
             "file" => file(rest),

@@ -230,7 +230,8 @@ fn wrong_types_and_bad_values_are_refused_by_what_the_flag_would_say() {
 #[test]
 fn a_wrong_store_is_refused_by_its_line_also_where_something_else_overrules_it() {
     let place = Place::new();
-    for (url, words) in [("", "the store URL is empty"), ("redi://u:hunter2@h", "no store is called redi: use one of")]
+    for (url, words) in
+        [("", "the store URL is empty"), ("redi://u:hunter2@h", "no store is called redi: did you mean redis?")]
     {
         let file = place.file("wrong.toml", format!("lease = 20\nstore = '{url}'\n"));
         for (mut program, operands) in [(leaderrun(), ["a", "true"]), (leaderctl(), ["status", "a"])] {

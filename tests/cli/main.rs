@@ -149,7 +149,11 @@ fn wrong_settings_in_the_environment_are_usage_errors() {
         ("LEADERRUN_LEASE", "long", "invalid value 'long' for LEADERRUN_LEASE: write a duration"),
         ("LEADERRUN_WAIT", "5M", "invalid value '5M' for LEADERRUN_WAIT: M is a month: write m for minutes"),
         ("LEADERRUN_STORE", "", "leaderrun: LEADERRUN_STORE: the store URL is empty: use one of file:DIR"),
-        ("LEADERRUN_STORE", "redi://u:hunter2@h", "leaderrun: LEADERRUN_STORE: no store is called redi: use one of"),
+        (
+            "LEADERRUN_STORE",
+            "redi://u:hunter2@h",
+            "leaderrun: LEADERRUN_STORE: no store is called redi: did you mean redis?",
+        ),
         // The value is also a word of COMMAND.
         ("LEADERRUN_VERBOSE", "touch", "'touch' for LEADERRUN_VERBOSE: write how much more to log: 0, 1 or 2"),
         ("LEADERRUN_STORE", "file:/x ", "LEADERRUN_STORE: the store URL begins or ends with a blank"),
