@@ -329,6 +329,9 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
         exit::NOT_FOUND if name.contains(char::is_whitespace) => {
             format!("{name}: command not found; to run a line of the shell, write -c STRING")
         }
+        exit::NOT_FOUND if name.split_once('=').is_some_and(|(variable, _)| !variable.contains('/')) => {
+            format!("{name}: command not found; to set a variable, write env before it")
+        }
         exit::NOT_FOUND if name.contains('/') => format!("{name}: command not found: there is no such file"),
         exit::NOT_FOUND => format!("{name}: command not found; write its path, or add its directory to PATH"),
         _ if error.0 == sys::NO_PROCESS => {

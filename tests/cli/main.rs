@@ -464,6 +464,7 @@ fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
         ("/", 126, "cannot be executed: is a directory"),
         ("echo hello", 127, "echo hello: command not found; to run a line of the shell, write -c string"),
         ("--wait", 127, "--wait: command not found; options go before shard"),
+        ("A=/b", 127, "a=/b: command not found; to set a variable, write env before it"),
         ("-c", 64, "-c takes one string, a line of the shell: put it in quotes"),
     ] {
         let store = scratch.path().join("store");
