@@ -90,7 +90,7 @@ END
 }
 
 # Before anything is built or changed: the nearest directory that is there has to be ours to write.
-place=$to/
+place=${to:-/}
 while [ ! -e "$place" ]; do
     place=$(dirname -- "$place")
 done
