@@ -46,8 +46,9 @@ impl Series {
             }
             counters
         };
-        let latency = HistogramOpts::new("renew_seconds", "From sending a renewal to the store's answer.");
-        let deadline = Opts::new("deadline_seconds", "Until COMMAND is stopped or killed if the lease is not renewed.");
+        let latency = HistogramOpts::new("renew_seconds", "Time from sending a renewal to the store's answer.");
+        let deadline =
+            Opts::new("deadline_seconds", "Time until COMMAND is stopped or killed if the lease is not renewed.");
         let observed = Opts::new("observed_leader_term", "The term of the leader that a standby waits for.");
         let build = Opts::new("build_info", "1, with the version and the commit of this leaderrun, if it is known.");
         // As Prometheus' own exporters have it.
@@ -57,7 +58,7 @@ impl Series {
         Self {
             is_leader: gauge("is_leader", "1 while COMMAND runs and the lease is not lost, else 0."),
             term: gauge("term", "The term of this candidate's leadership, 0 while it has none."),
-            slot: gauge("slot", "The slot of this candidate's leadership, 0 while it has none, or the shard no slots."),
+            slot: gauge("slot", "The slot in which this candidate leads, 0 while it leads in none."),
             starts: counter("command_starts_total", "Starts of COMMAND."),
             ends: counters(
                 "leadership_ends_total",
@@ -68,16 +69,25 @@ impl Series {
             renewals: add(&registry, Histogram::with_opts(latency.buckets(LATENCIES.to_vec()))),
             renew_failures: counters(
                 "renew_failures_total",
-                "Renewals that failed, by what is known of them.",
+                "Renewals that failed, by whether they were applied.",
                 "conclusion",
                 &ErrorKind::ALL.iter().map(ErrorKind::into_str).collect::<Vec<_>>(),
             ),
             deadline: add(&registry, GaugeVec::new(deadline, &["action"])),
             observed: add(&registry, IntGaugeVec::new(observed, &["owner", "host"])),
             restarts: counter("command_restarts_total", "Starts of COMMAND after the first of its leadership."),
-            silence: seconds("store_trouble_seconds", "For how long the store has given errors alone."),
-            late: seconds("late_seconds", "How late guard or backstop was woken at the worst in the last minutes."),
-            beyond: gauge("outside_guarantee", "1 while guard or backstop is woken too late for the lease, else 0."),
+            silence: seconds(
+                "store_trouble_seconds",
+                "How long the store has returned only errors, 0 while it answers.",
+            ),
+            late: seconds(
+                "late_seconds",
+                "How late the guard or the backstop was woken at the worst, in the last minutes.",
+            ),
+            beyond: gauge(
+                "outside_guarantee",
+                "1 while the guard or the backstop is woken too late for the lease, else 0.",
+            ),
             registry,
         }
     }

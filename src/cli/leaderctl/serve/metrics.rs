@@ -70,31 +70,36 @@ impl Metrics<'_> {
         let _ = writeln!(self.text, "leaderrun_build_info{{version=\"{version}\",commit=\"{commit}\"}} 1");
         let snapshot = self.snapshot;
         let up = snapshot.reading.is_some() && snapshot.trouble.is_none();
-        self.alone("store_up", "gauge", "1 if the store answered the last reading, else 0.", u8::from(up));
+        self.alone("store_up", "gauge", "1 if the store answered the last poll, else 0.", u8::from(up));
         let silence = snapshot.trouble.as_ref().map_or(0.0, |trouble| now.since(trouble.since).as_secs_f64());
-        let help = "For how long the store has given errors alone.";
+        let help = "How long the store has returned only errors, 0 while it answers.";
         self.alone("store_trouble_seconds", "gauge", help, seconds(silence));
-        self.family("store_errors_total", "counter", "Requests that failed, by what is known of them.");
+        self.family("store_errors_total", "counter", "Requests that failed, by whether they were applied.");
         for kind in ErrorKind::ALL {
             let conclusion = kind.into_str();
             let count = snapshot.errors.get(kind).unwrap_or(&0);
             let _ = writeln!(self.text, "leaderrun_store_errors_total{{conclusion=\"{conclusion}\"}} {count}");
         }
-        self.alone("readings_total", "counter", "Readings of all leases of the store.", snapshot.readings);
+        self.alone("readings_total", "counter", "Polls of the store.", snapshot.readings);
         if let Some(reading) = snapshot.reading {
             let age = now.since(reading.at).as_secs_f64();
-            self.alone("reading_age_seconds", "gauge", "The age of what these metrics say.", seconds(age));
+            self.alone("reading_age_seconds", "gauge", "How long ago the store answered the last poll.", seconds(age));
             let took = seconds(reading.took.as_secs_f64());
-            self.alone("reading_seconds", "gauge", "How long the last reading of all leases took.", took);
+            self.alone("reading_seconds", "gauge", "How long the last poll took.", took);
         }
         let counts = snapshot.counts();
-        self.family("shards", "gauge", "Shards, by what an operator wants to know of them.");
+        self.family("shards", "gauge", "Shards, by condition.");
         for condition in Condition::VARIANTS {
             let (count, name) = (counts.get(condition).unwrap_or(&0), condition.into_str());
             let _ = writeln!(self.text, "leaderrun_shards{{condition=\"{name}\"}} {count}");
         }
         let left_out = snapshot.shards.len().saturating_sub(MOST);
-        self.alone("shards_left_out", "gauge", "Shards that are too many to have metrics: use --prefix.", left_out);
+        self.alone(
+            "shards_left_out",
+            "gauge",
+            "Shards without metrics, because there are too many: use --prefix.",
+            left_out,
+        );
     }
 
     fn of_shards(&mut self, now: BootInstant) {
@@ -115,15 +120,15 @@ impl Metrics<'_> {
             let since = pauses(&seen.shown).map(|(pause, _)| pause.since_millis).min();
             Some(since.map_or(0.0, |since| seconds(timestamp(wall.saturating_sub(since)).max(0.001))))
         });
-        self.each("shard_lease_used_ratio", "How much of its lease passed since the leader renewed it.", |seen| {
+        self.each("shard_lease_used_ratio", "The part of the lease that has passed since its last renewal.", |seen| {
             seen.holder().and_then(lateness).map(seconds)
         });
-        self.each("shard_renewed_seconds", "For how long the leader has not renewed the lease.", |seen| {
+        self.each("shard_renewed_seconds", "Time since the last renewal of the lease.", |seen| {
             seen.holder()?.renewed_ago.map(|ago| seconds(ago.as_secs_f64() + age))
         });
         self.each(
             "shard_is_job",
-            "1 if its COMMAND runs once, or once a period, and nobody need lead between.",
+            "1 if its COMMAND runs once, or once a period, so that nobody need lead in between.",
             |seen| Some(u8::from(seen.shown.is_job())),
         );
         self.family(
@@ -156,7 +161,7 @@ impl Metrics<'_> {
             ("job_due_timestamp_seconds", "When the period of the last run was due.", |job| {
                 job.period.map(|turn| timestamp(turn.due_millis))
             }),
-            ("job_period_seconds", "From one period of the job to the next.", |job| {
+            ("job_period_seconds", "The length of the job's period.", |job| {
                 job.period.map(|turn| timestamp(turn.every_millis))
             }),
         ];
