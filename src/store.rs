@@ -383,7 +383,7 @@ impl Holder {
 
     /// A holder that stands for a record of another program.
     pub(crate) fn unknown() -> Self {
-        Self { owner: "something that writes other records".to_owned(), ..Self::default() }
+        Self { owner: "another program".to_owned(), ..Self::default() }
     }
 }
 

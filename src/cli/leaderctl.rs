@@ -371,7 +371,7 @@ async fn init(client: Client<'_>, new: bool) -> Result<ExitCode, Failure> {
             return Err(StoreError::misconfigured(why).into());
         }
         store.vouch().await?;
-        done.push("wrote down that it is new: the first command starts at once".to_owned());
+        done.push("recorded that the store is new: the first command starts at once".to_owned());
     }
     print_lines(done)
 }

@@ -151,7 +151,7 @@ pub async fn read(store: &dyn Notes, shard: &Shard) -> Answer<Vec<Entry>> {
 
 fn entries(shard: &Shard, note: Option<&Note>) -> Answer<Vec<Entry>> {
     note.map_or(Ok(Vec::new()), |note| serde_json::from_str(&note.text)).map_err(|error| {
-        StoreError::misconfigured(format!("the history of shard {shard} was written by something else ({error})"))
+        StoreError::misconfigured(format!("the history of shard {shard} was written by another program ({error})"))
     })
 }
 

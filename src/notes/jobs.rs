@@ -147,7 +147,7 @@ impl Ledger {
             read => {
                 let error = read.map_or_else(|error| error.to_string(), |_| "it is about another job".to_owned());
                 Err(StoreError::misconfigured(format!(
-                    "the ledger of runs of shard {shard} was written by something else ({error}): use another shard"
+                    "the ledger of runs of shard {shard} was written by another program ({error}): use another shard"
                 )))
             }
         }

@@ -111,8 +111,8 @@ impl Orders {
         let Some(note) = note else { return Ok(Self::default()) };
         let mut orders: Self = serde_json::from_str(&note.text).map_err(|error| {
             StoreError::misconfigured(format!(
-                "the orders of shard {shard} were written by something else ({error}): leaderctl resume {shard} --force \
-                 removes them"
+                "the orders of shard {shard} were written by another program ({error}): leaderctl resume {shard} \
+                 --force removes them"
             ))
         })?;
         if let Some(pause) = &mut orders.pause {

@@ -58,7 +58,7 @@ pub async fn load(account: &Account, request_timeout: Duration) -> Result<(SdkCo
     let shared = tokio::time::timeout(request_timeout.max(LEAST_METADATA_TIMEOUT), loader.load()).await.ok();
     let with_region = shared.and_then(|shared| shared.region().cloned().map(|region| (shared, region)));
     with_region.ok_or_else(|| {
-        StoreError::misconfigured("no AWS region: say region=REGION in the store URL, or set AWS_REGION")
+        StoreError::misconfigured("no AWS region: write region=REGION in the store URL, or set AWS_REGION")
     })
 }
 

@@ -201,7 +201,7 @@ impl Keys {
         if let Some(other) = stands.beside.as_ref().filter(|beside| beside.lease != lease || lease == 0) {
             if other.lease == 0 {
                 let name = format!("the key {} in {}", String::from_utf8_lossy(&other.key), self.client.address);
-                return Err(strange(&name, "it is attached to no lease", &self.remedy(key)));
+                return Err(strange(&name, "it is not attached to a lease", &self.remedy(key)));
             }
             // Beside a marker that was deleted by itself it is no holder, and lasts for a day.
             let is_left_over = is_marker && stands.found.content == Content::Absent;
@@ -320,7 +320,7 @@ impl Keys {
             return Ok(Touched::Done { found, also: others });
         }
         Err(StoreError::unknown(format!(
-            "{} changes faster than it can be renewed, or etcd its leader",
+            "{} changes faster than it can be renewed, or etcd changes its leader",
             self.name(key)
         )))
     }

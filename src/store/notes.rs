@@ -41,7 +41,7 @@ impl Page {
         }
     }
 
-    /// The page of these words. Orders have none: where there are such words beside a shard, something else wrote them.
+    /// The page of these words. Orders have none: such words beside a shard are from another program.
     pub(super) fn of_words(word: &str, of: Option<&str>) -> Option<Self> {
         match (word, of) {
             ("history", None) => Some(Self::History),

@@ -42,7 +42,7 @@ impl Record {
 
     /// The error: why it is none of ours.
     pub fn read(text: &[u8]) -> Result<Self, String> {
-        of_format(std::str::from_utf8(text).map_err(|_| "it is no text")?, FORMAT)
+        of_format(std::str::from_utf8(text).map_err(|_| "it is not text")?, FORMAT)
     }
 
     pub fn json(&self) -> String {

@@ -128,12 +128,12 @@ impl Clock {
         if self.is_wide(now) {
             let width = show_seconds(width);
             return Some(format!(
-                "the store's clock is known to within {width} only, for its answers are slow or their dates disagree: a \
-                 takeover may come so much later"
+                "the store's clock is known only to within {width}, because its answers are slow or their dates \
+                 disagree: a takeover may be late by that much"
             ));
         }
         let agree = self.agreed_for(now, DISAGREEMENT_COUNTS);
-        (!agree).then(|| "the dates of the store's answers disagree: a takeover may come a lease later".to_owned())
+        (!agree).then(|| "the dates of the store's answers disagree: a takeover may be late by one lease".to_owned())
     }
 
     /// When the server's clock will certainly show `millis`. None while no answer had a date.
@@ -270,10 +270,10 @@ mod tests {
         // Another front end, with another clock.
         clock.sample(date_at(3_620_000), at(20_000), at(20_010));
         let said = clock.takeover_warning(at(20_010)).unwrap();
-        assert!(said.contains("within 1h 5s only"), "{said}");
+        assert!(said.contains("only to within 1h 5s"), "{said}");
         clock.sample(date_at(3_621_000), at(21_000), at(21_010));
         let said = clock.takeover_warning(at(21_010)).unwrap();
-        assert_eq!(said, "the dates of the store's answers disagree: a takeover may come a lease later");
+        assert_eq!(said, "the dates of the store's answers disagree: a takeover may be late by one lease");
         clock.sample(date_at(3_680_000), at(80_000), at(80_010));
         assert_eq!(clock.takeover_warning(at(80_011)), None);
     }

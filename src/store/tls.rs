@@ -46,7 +46,7 @@ pub fn with_checks(checks: Checks, files: &TlsFiles) -> Result<ClientConfig, Sto
     match identity(files)? {
         None => Ok(builder.with_no_client_auth()),
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
-            StoreError::misconfigured(format!("the certificate and the key for TLS do not fit each other: {error}"))
+            StoreError::misconfigured(format!("the certificate and the key for TLS do not belong together: {error}"))
         }),
     }
 }
@@ -196,7 +196,7 @@ impl Words {
                 | Alert::UnknownCA
                 | Alert::AccessDenied,
             ) => StoreError::denied(format!(
-                "{server} does not accept our certificate, or wants one: name another with {own} ({why})"
+                "{server} does not accept the client certificate, or requires one: name one with {own} ({why})"
             )),
             _ => StoreError::not_applied(format!("cannot speak TLS with {server}: {why}")),
         })

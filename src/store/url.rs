@@ -140,7 +140,7 @@ impl<'a> StoreUrl<'a> {
     pub fn take_number<T: std::str::FromStr>(&mut self, option: &str) -> Result<Option<T>, String> {
         let scheme = self.scheme;
         let read = |text: String| {
-            text.parse().map_err(|_| format!("the option {option} of {scheme}:// is no number: write {option}=N"))
+            text.parse().map_err(|_| format!("the option {option} of {scheme}:// is not a number: write {option}=N"))
         };
         self.take(option).map(read).transpose()
     }

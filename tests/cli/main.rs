@@ -586,7 +586,7 @@ fn a_record_that_something_else_wrote_is_not_overwritten() {
     let (scratch, store) = local();
     let record = scratch.path().join("shard.json");
     fs::write(&record, "{\"mine\": true}").unwrap();
-    run(&["--store", &store], "shard").refused(78, "was written by something else");
+    run(&["--store", &store], "shard").refused(78, "was written by another program");
     assert_eq!(fs::read_to_string(&record).unwrap(), "{\"mine\": true}");
 }
 
@@ -840,7 +840,7 @@ fn list_shows_a_record_that_something_else_wrote_and_nothing_that_a_terminal_obe
     fs::write(&record, object.to_string()).unwrap();
     let text = leaderctl().args(["--store", &store, "list"]).said().good();
     let words: Vec<_> = text.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
-    assert_eq!(words, ["LEADER", "something_that_writes_other_records", "me_[2J_you_or_me"]);
+    assert_eq!(words, ["LEADER", "another_program", "me_[2J_you_or_me"]);
     let status = leaderctl().args(["--store", &store, "status", "shard"]).said().out;
     assert!(status.starts_with("shard: led by me [2J you or me\n"), "{status:?}");
     assert!(status.contains("18446744073709551615 ms since 1970"), "{status:?}");
@@ -870,7 +870,7 @@ fn a_local_store_can_be_prepared_and_checked() {
     let scratch = TempDir::new().unwrap();
     let store = format!("file:{}", scratch.path().join("new").display());
     let directory = format!("directory {}", scratch.path().join("new").display());
-    for expected in [format!("made {directory}\n"), format!("{directory} is there\n")] {
+    for expected in [format!("created {directory}\n"), format!("{directory} exists\n")] {
         assert_eq!(leaderctl().args(["--store", &store, "store", "init"]).said().good(), expected);
     }
     let text = leaderctl().args(["--store", &store, "store", "check"]).said().good();

@@ -221,7 +221,7 @@ fn watch_of_all_tells_of_shards_that_are_yet_to_come(place: &Place) {
 
 fn only_a_store_without_records_is_new(place: &Place) {
     let said = place.order(&["store", "init", "--new"]);
-    assert!(said.ends_with("wrote down that it is new: the first command starts at once\n"), "{said}");
+    assert!(said.ends_with("recorded that the store is new: the first command starts at once\n"), "{said}");
     let leader = place.lead(STEADY);
     place.read("term");
     leader.stops();

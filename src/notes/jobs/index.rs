@@ -146,7 +146,7 @@ fn all_in(note: Option<&Note>, shard: &Shard) -> Answer<Vec<Indexed>> {
     let Some(note) = note else { return Ok(Vec::new()) };
     let mut lines = note.text.split('\n');
     if lines.next() != Some(HEADER) {
-        let message = format!("the index of jobs of shard {shard} was written by something else: use another shard");
+        let message = format!("the index of jobs of shard {shard} was written by another program: use another shard");
         return Err(StoreError::misconfigured(message));
     }
     Ok(lines.filter_map(Indexed::read).collect())

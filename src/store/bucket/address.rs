@@ -55,7 +55,7 @@ impl Address {
     }
 
     pub fn read(scheme: &str, rest: &str) -> Result<Self, String> {
-        let kind: Kind = scheme.parse().map_err(|_| format!("{scheme}:// is no bucket"))?;
+        let kind: Kind = scheme.parse().map_err(|_| format!("{scheme}:// is not a bucket"))?;
         let (form, known): (&str, &[&str]) = match kind {
             Kind::S3 => ("BUCKET/PREFIX", &["ca", "endpoint", "path_style", "profile", "region"]),
             Kind::Gcs => ("BUCKET/PREFIX", &["ca", "endpoint"]),

@@ -118,7 +118,7 @@ fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
     let said = &refusal.message;
     if refusal.is_without_bucket() {
         return StoreError::misconfigured(format!(
-            "no such bucket: {bucket} in {server}: make it, then run leaderctl store init"
+            "no such bucket: {bucket} in {server}: create it, then run leaderctl store init"
         ));
     }
     match (refusal.status, refusal.code.as_str()) {
@@ -138,7 +138,7 @@ fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
             "{server} answered {action} on {bucket} as a web server does: is it an object store? ({said})"
         )),
         (400..=499, _) | (503, "SlowDown" | "ServerBusy" | "TooManyRequests") => {
-            StoreError::not_applied(format!("{server} turned {action} on {bucket} away: {said}"))
+            StoreError::not_applied(format!("{server} rejected {action} on {bucket}: {said}"))
         }
         _ => StoreError::unknown(format!("{server} failed at {action} on {bucket}: {said}")),
     }

@@ -75,11 +75,11 @@ fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<
             StoreError::denied(format!("{server} denied {action} on table {table}: {said}{clock}"))
         }
         "ResourceNotFound" | "TableNotFound" => {
-            StoreError::misconfigured(format!("no table {table} in {server}: make it with leaderctl store init"))
+            StoreError::misconfigured(format!("no table {table} in {server}: create it with leaderctl store init"))
         }
         "Validation" if said.to_lowercase().contains("key") => StoreError::misconfigured(format!(
-            "table {table} in {server} does not have the keys pk and sk, both strings: use another table, or make one \
-             with leaderctl store init ({said})"
+            "table {table} in {server} does not have the keys pk and sk, both strings: use another table, or create \
+             one with leaderctl store init ({said})"
         )),
         "Validation" | "Serialization" | "UnknownOperation" => {
             StoreError::misconfigured(format!("{server} rejected {action} on table {table}: {said}"))
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_missing_table_says_how_to_make_it() {
         let error = refused(&PLACE, "dynamodb:GetItem", Some("ResourceNotFoundException"), None, 400);
-        assert_eq!(error.message, "no table locks in DynamoDB (eu-west-1): make it with leaderctl store init");
+        assert_eq!(error.message, "no table locks in DynamoDB (eu-west-1): create it with leaderctl store init");
         assert_eq!(error.kind, ErrorKind::Misconfigured);
     }
 

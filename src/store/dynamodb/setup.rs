@@ -40,14 +40,14 @@ pub async fn prepare(table: &Table) -> Result<Vec<String>, StoreError> {
     // Fails for a table with other keys, which must not be changed.
     table.get(key_of(Key::Marker), true).await?;
     let made = if is_new {
-        format!("made table {name} in {server}, paid by the request")
+        format!("created table {name} in {server}, with on-demand billing")
     } else {
-        format!("table {name} in {server} is there")
+        format!("table {name} in {server} exists")
     };
     // Multi-region strongly consistent tables cannot have a TTL, and an election does not need it.
     let ttl = match enable_ttl(table).await {
         Err(error) if error.kind == ErrorKind::Misconfigured => {
-            format!("left without TTL, so records of crashed leaders stay until the next claim: {error}")
+            format!("TTL is not enabled, so records of crashed leaders stay until the next claim: {error}")
         }
         enabled => enabled?,
     };

@@ -40,11 +40,12 @@ fn check_status(server: &str, status: &StatusResponse) -> Vec<Finding> {
     let version = &status.version;
     let mut findings = Vec::new();
     if status.leader == 0 {
-        findings.push(Finding::bad(format!("etcd at {server} knows of no leader: too few members are up")));
+        findings.push(Finding::bad(format!("etcd at {server} has no leader: too few members are up")));
     }
     for alarm in &status.errors {
         findings.push(Finding::bad(format!(
-            "etcd at {server} has an alarm: {}: mend its cause (NOSPACE: compact and defragment), then etcdctl alarm disarm",
+            "etcd at {server} has an alarm: {}: fix its cause (NOSPACE: compact and defragment), then etcdctl alarm \
+             disarm",
             alarm.trim()
         )));
     }

@@ -110,7 +110,7 @@ impl Record {
 
     /// The error: why it is not a document of ours.
     pub fn read(value: &[u8]) -> Result<Self, String> {
-        of_format(std::str::from_utf8(value).map_err(|_| "it is no text")?, FORMAT)
+        of_format(std::str::from_utf8(value).map_err(|_| "it is not text")?, FORMAT)
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -130,7 +130,7 @@ fn to_hexadecimal<S: Serializer>(number: &i64, serializer: S) -> Result<S::Ok, S
 
 fn from_hexadecimal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let number = i64::from_str_radix(&String::deserialize(deserializer)?, 16).ok();
-    number.filter(|number| *number >= 0).ok_or_else(|| D::Error::custom("its lease is no number"))
+    number.filter(|number| *number >= 0).ok_or_else(|| D::Error::custom("its lease is not a number"))
 }
 
 /// What a write compares: the revisions at which the keys were changed last. Zero: there is no such key.

@@ -40,7 +40,7 @@ pub fn explain(client: &Client, connection: &Connection, method: Method, status:
         }
         Code::Unauthenticated => StoreError::denied(format!("etcd at {server} denied {whom} a {request}: {said}")),
         Code::ResourceExhausted if says("database space exceeded") => StoreError::not_applied(format!(
-            "etcd at {server} is out of space and takes no writes: compact and defragment it, then \
+            "etcd at {server} is out of space and accepts no writes: compact and defragment it, then \
              etcdctl alarm disarm"
         )),
         Code::Unavailable if ["no leader", "not capable", "learner"].into_iter().any(says) => {
@@ -67,8 +67,8 @@ fn broken(client: &Client, connection: &Connection, source: &(dyn Error + 'stati
         // With TLS 1.3 a server rejects a client after the handshake, and may close the connection without a word.
         let doubt = match &client.address.tls {
             Some(files) if files.cert.is_some() => "does it trust the certificate in cert=?",
-            Some(_) => "does it want a certificate, by cert= and key=?",
-            None => "is it etcd, and does it want TLS, by etcds://?",
+            Some(_) => "does it need a certificate, by cert= and key=?",
+            None => "is it etcd, and does it need TLS, by etcds://?",
         };
         cause = format!("{} ({doubt})", cause.trim_end_matches(": is it etcd?"));
     }

@@ -85,7 +85,7 @@ impl Administration for FileStore {
         let existed = self.directory.is_dir();
         self.make_directory()?;
         let directory = format!("directory {}", self.directory.display());
-        Ok(vec![if existed { format!("{directory} is there") } else { format!("made {directory}") }])
+        Ok(vec![if existed { format!("{directory} exists") } else { format!("created {directory}") }])
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {
@@ -97,7 +97,9 @@ impl Administration for FileStore {
                 return Err(explain("cannot look for", &self.directory, &error));
             }
             Ok(_) | Err(_) => {
-                return Ok(vec![Finding::bad(format!("no directory {directory}: make it with leaderctl store init"))]);
+                return Ok(vec![Finding::bad(format!(
+                    "no directory {directory}: create it with leaderctl store init"
+                ))]);
             }
         }
         if let Err(error) = refuse_network(&self.directory) {

@@ -41,10 +41,10 @@ pub(super) fn open(path: &Path, options: &mut OpenOptions, failed: &str) -> Resu
     let opened = options.custom_flags(flags.bits()).open(path).and_then(|file| Ok((file.metadata()?, file)));
     match opened {
         Ok((found, file)) if found.is_file() => Ok(Some(file)),
-        Ok(_) => Err(misplaced(path, "is no regular file")),
+        Ok(_) => Err(misplaced(path, "is not a regular file")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => match fs::symlink_metadata(path) {
-            Ok(found) if !found.is_file() => Err(misplaced(path, "is no regular file")),
+            Ok(found) if !found.is_file() => Err(misplaced(path, "is not a regular file")),
             Ok(_) | Err(_) => Err(explain(failed, path, &error)),
         },
     }
@@ -58,7 +58,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let Some(file) = open(path, File::options().read(true), "cannot read")? else { return Ok(None) };
     let mut text = Vec::new();
     match file.take(LONGEST + 1).read_to_end(&mut text) {
-        Ok(length) if length as u64 > LONGEST => Err(misplaced(path, "is longer than anything of ours")),
+        Ok(length) if length as u64 > LONGEST => Err(misplaced(path, "is larger than any file of leaderrun")),
         Ok(_) => Ok(Some(text)),
         Err(error) => Err(explain("cannot read", path, &error)),
     }

@@ -45,7 +45,7 @@ pub(super) fn any(wanted: impl Fn(&str) -> bool, mut counts: impl FnMut(Listener
     match ask_kernel(&mut heed) {
         Ok(found) => Ok(found),
         Err(error) => {
-            tracing::debug!("the kernel does not tell whose sockets there are: {error}");
+            tracing::debug!("the kernel does not report the owners of sockets: {error}");
             let table = std::fs::read_to_string("/proc/net/unix")?;
             let mut names = table.lines().filter_map(|line| line.split(' ').next_back()?.strip_prefix('@'));
             Ok(names.any(|name| heed(name.as_bytes(), None)))

@@ -56,7 +56,7 @@ impl FileStore {
         let Some(text) = files::read(path)? else { return Ok(None) };
         let foreign = |error: serde_json::Error| {
             let path = path.display();
-            StoreError::misconfigured(format!("the note {path} was written by something else ({error}): remove it"))
+            StoreError::misconfigured(format!("the note {path} was written by another program ({error}): remove it"))
         };
         serde_json::from_slice(&text).map(Kept::note).map_err(foreign)
     }

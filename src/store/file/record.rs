@@ -35,7 +35,7 @@ impl FileStore {
         Record::read(&text).map(Some).map_err(|why| {
             let path = path.display();
             StoreError::misconfigured(format!(
-                "the record {path} was written by something else ({why}): remove it, or name another directory"
+                "the record {path} was written by another program ({why}): remove it, or name another directory"
             ))
         })
     }

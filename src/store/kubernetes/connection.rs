@@ -254,7 +254,7 @@ async fn next_state(
             Ok(Some(Ok(WatchEvent::Error(status)))) => kube::Error::Api(status),
             Ok(Some(Err(error))) => error,
             Ok(None) => return Err(StoreError::unknown(format!("{} ended a watch", to.server))),
-            Err(_) => return Err(StoreError::unknown(format!("{} pushes nothing", to.server))),
+            Err(_) => return Err(StoreError::unknown(format!("{} sent no event for {}", to.server, show(SILENCE)))),
         };
         return Err(failure::refusal(to, "watch", &ended).error);
     }
@@ -266,7 +266,8 @@ async fn connect(address: &Address, bound: Duration, clock: Arc<Mutex<Clock>>) -
     config.connect_timeout = Some(bound);
     if config.proxy_url.is_some() {
         return Err(StoreError::misconfigured(
-            "the kubeconfig or HTTPS_PROXY names a proxy, and kubernetes: takes none: name the API server itself",
+            "the kubeconfig or HTTPS_PROXY names a proxy, and kubernetes: does not support one: name the API server \
+             itself",
         ));
     }
     let server = config.cluster_url.authority().map(|at| format!("kubernetes at {at}")).unwrap_or_default();

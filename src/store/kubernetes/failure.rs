@@ -57,7 +57,7 @@ pub fn refusal(connection: &Connection, verb: &str, error: &kube::Error) -> Refu
         kube::Error::Api(status) => refused(connection, verb, status),
         kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => {
             let (place, why) = (&connection.server, innermost(error));
-            StoreError::unknown(format!("{place} answers a {verb} with something else than expected: {why}")).into()
+            StoreError::unknown(format!("cannot understand the answer of {place} to a {verb} of leases: {why}")).into()
         }
         error => broken(connection, verb, error).into(),
     }
@@ -81,7 +81,8 @@ fn broken(connection: &Connection, verb: &str, error: &(dyn Error + 'static)) ->
     } else if was_not_sent {
         StoreError::not_applied(format!("cannot reach {place}: {cause}")).because(error)
     } else {
-        StoreError::unknown(format!("the connection to {place} broke at a {verb} of leases: {cause}")).because(error)
+        StoreError::unknown(format!("the connection to {place} broke during a {verb} of leases: {cause}"))
+            .because(error)
     }
 }
 
@@ -97,7 +98,7 @@ fn refused(connection: &Connection, verb: &str, status: &Status) -> Refusal {
         )),
         // While it starts, it may be unable to evaluate its rules.
         403 | 429 if status.code == 429 || said.contains(": RBAC: ") => {
-            StoreError::not_applied(format!("{place} turned a {verb} of leases away: {said}"))
+            StoreError::not_applied(format!("{place} rejected a {verb} of leases for now: {said}"))
         }
         403 => StoreError::denied(format!(
             "{place} denied {verb} of leases in namespace {namespace}: grant the verb {verb} on leases of \
@@ -108,7 +109,7 @@ fn refused(connection: &Connection, verb: &str, status: &Status) -> Refusal {
         )),
         404 => StoreError::misconfigured(format!("{place} cannot {verb} leases in namespace {namespace}: {said}")),
         400..=499 => StoreError::not_applied(format!("{place} rejected a {verb} of leases: {said}")),
-        _ => StoreError::unknown(format!("{place} failed at a {verb} of leases: {said}")),
+        _ => StoreError::unknown(format!("{place} failed to {verb} leases: {said}")),
     };
     let details = status.details.as_ref();
     // A missing namespace has another kind.

@@ -97,7 +97,7 @@ pub enum Content {
 }
 
 pub fn strange(name: &str, why: &str, remedy: &str) -> StoreError {
-    StoreError::misconfigured(format!("{name} was written by something else ({why}): {remedy}"))
+    StoreError::misconfigured(format!("{name} was written by another program ({why}): {remedy}"))
 }
 
 impl From<Result<Ours, String>> for Content {

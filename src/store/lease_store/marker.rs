@@ -78,7 +78,7 @@ impl LeaseStore {
                 Content::Ours(ours) if ours.text.is_empty() => None,
                 Content::Ours(ours) => Some(MarkerText::read(ours).map_err(|why| self.strange(Key::Marker, &why))?),
                 Content::Foreign { .. } | Content::Unreadable(_) => {
-                    return Err(self.strange(Key::Marker, "it is no marker"));
+                    return Err(self.strange(Key::Marker, "it is not a marker"));
                 }
             };
             let latest = self.documents.server_millis(BootInstant::now());

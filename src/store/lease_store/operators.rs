@@ -20,9 +20,9 @@ use std::time::Duration;
 /// A line about the marker. `new`: it was written just now.
 fn about_marker(what: &str, new: bool) -> String {
     if new {
-        format!("wrote down that {what} remembers from now on")
+        format!("recorded in {what} that it remembers leases from now on")
     } else {
-        format!("{what} says since when it remembers")
+        format!("{what} has recorded since when it remembers leases")
     }
 }
 
@@ -116,7 +116,7 @@ impl Administration for LeaseStore {
         }
         if self.read_marker(Reader::Look).await?.is_some() {
             let step = about_marker(&place, false);
-            done.push(format!("{step}: its server was tried before, and store check tries it again"));
+            done.push(format!("{step}: its server was tested before, and leaderctl store check tests it again"));
             return Ok(done);
         }
         done.push(trial::run(&*self.documents).await?.map_err(StoreError::misconfigured)?);
@@ -165,14 +165,15 @@ impl LeaseStore {
         match self.refresh_marker(if is_for_all { Reader::Writer } else { Reader::Look }).await {
             Ok(Some(false)) => findings.push(Finding::good(about_marker(&place, false))),
             Ok(Some(true)) => findings.push(Finding::doubtful(format!(
-                "{place} was started, promoted or wiped since leaderrun last used it: no new leader for one lease duration"
+                "{place} is new, or was started, promoted or wiped since leaderrun last used it: no new leader for one \
+                 lease"
             ))),
             Ok(None) if self.properties.marking != Marking::ByInit => findings.push(Finding::doubtful(format!(
-                "{place} does not say since when it remembers, so the first leader waits one lease: leaderctl store init \
-                 writes it"
+                "{place} has not recorded since when it remembers leases, so the first leader waits one lease: run \
+                 leaderctl store init"
             ))),
             Ok(None) => findings.push(Finding::bad(format!(
-                "{place} does not say since when it remembers, and nobody leads: run leaderctl store init"
+                "{place} has not recorded since when it remembers leases, so nobody can lead: run leaderctl store init"
             ))),
             Err(error) if error.kind == ErrorKind::Denied => return Ok(findings),
             Err(error) if error.kind == ErrorKind::Misconfigured => findings.push(Finding::bad(error.message)),
@@ -200,7 +201,8 @@ impl LeaseStore {
         }
         let Some(bounds) = self.documents.clock().bounds(BootInstant::now()) else {
             return vec![Finding::doubtful(format!(
-                "{took}; answers have no Date, so a crashed leader's lease ends when its record stood unchanged for all of it"
+                "{took}; answers have no Date header, so a crashed leader's lease ends when its record has not changed \
+                 for that long"
             ))];
         };
         let width = show(Duration::from_millis(bounds.upper.saturating_sub(bounds.lower)));

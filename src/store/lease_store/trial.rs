@@ -35,17 +35,17 @@ pub async fn run(documents: &dyn Documents) -> Result<Result<String, String>, St
             )));
         }
     }
-    Ok(Ok(format!("{place} honours conditions: each of {} races had one winner", LANES * ROUNDS)))
+    Ok(Ok(format!("{place} honours conditional writes: each of {} races had one winner", LANES * ROUNDS)))
 }
 
 /// Races for one document. Returns what the server did wrong.
 async fn lane(documents: &dyn Documents, key: Key<'_>) -> Result<Option<String>, StoreError> {
     let absent = touch::get(documents, key).await?;
     if !write(documents, key, &absent).await? {
-        return Ok(Some("it refuses to write what is absent".to_owned()));
+        return Ok(Some("it refuses to create what does not exist".to_owned()));
     }
     if write(documents, key, &absent).await? {
-        return Ok(Some("it writes over what is there as if it were absent".to_owned()));
+        return Ok(Some("it overwrites what exists, although the write said that it must not exist".to_owned()));
     }
     let first = touch::get(documents, key).await?;
     let (mut standing, mut failures) = (first.clone(), 0);
@@ -69,12 +69,12 @@ async fn lane(documents: &dyn Documents, key: Key<'_>) -> Result<Option<String>,
                 return Err(failure);
             }
         } else if round == 0 && winners == 0 {
-            return Ok(Some("it refuses to replace the version that it named".to_owned()));
+            return Ok(Some("it refuses to replace the version that the write named".to_owned()));
         }
         standing = touch::get(documents, key).await?;
     }
     if write(documents, key, &first).await? {
-        return Ok(Some("it replaces a version that no longer stands".to_owned()));
+        return Ok(Some("it overwrites a later version than the write named".to_owned()));
     }
     Ok(None)
 }

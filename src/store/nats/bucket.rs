@@ -175,7 +175,7 @@ impl Bucket {
             (
                 // Nor does a mirror.
                 !config.subjects.contains(&all),
-                &*format!("does not take the subjects {all}: it is no key-value bucket: use another one"),
+                &*format!("does not take the subjects {all}: it is not a key-value bucket: use another one"),
             ),
             (config.no_ack, "does not acknowledge writes: turn no_ack off"),
             (
@@ -250,9 +250,9 @@ impl Bucket {
 
     pub fn missing(&self) -> StoreError {
         let advice = if self.name == self.connections.address.bucket {
-            "make it with leaderctl store init"
+            "create it with leaderctl store init"
         } else {
-            "the programs whose key lock_key= names have to make it"
+            "the programs whose key lock_key= names must create it"
         };
         StoreError::misconfigured(format!("no {}: {advice}", self.place()))
     }

@@ -36,7 +36,7 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
     let doubts = [
         (
             config.storage != StorageType::File,
-            "is kept in memory: it forgets who leads when its server ends, and the next leader waits one lease",
+            "uses memory storage: it forgets who leads when its server ends, and the next leader waits one lease",
         ),
         (
             config.persist_mode.as_ref().is_some_and(|mode| *mode != PersistenceMode::Default),
@@ -49,15 +49,15 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
         ),
         (
             !info.has_unique_revisions(),
-            "has revisions that begin with a low number, so they repeat if it is dropped and made again: do not do that \
-             while anything leads, or have leaderctl store init make it",
+            "has revisions that begin with a low number, so they repeat if it is dropped and made again: do not do \
+             that while anything leads, or let leaderctl store init create it",
         ),
     ];
     let name = &bucket.name;
     let doubts = doubts.iter().filter(|(is_so, _)| *is_so);
     let doubts: Vec<_> = doubts.map(|(_, doubt)| Finding::doubtful(format!("bucket {name} {doubt}"))).collect();
     if doubts.is_empty() {
-        findings.push(Finding::good(format!("bucket {name} is kept in files, replicas: {replicas}")));
+        findings.push(Finding::good(format!("bucket {name} uses file storage, replicas: {replicas}")));
     }
     findings.extend(doubts);
 }

@@ -82,7 +82,7 @@ impl Pushed {
                 message = self.messages.next() => message.ok_or_else(|| self.connections.lost(&self.connection))?,
                 error = self.connections.failure(&self.connection, &mut self.events, "") => return Err(error),
                 () = sleep(SILENCE) => {
-                    return Err(StoreError::unknown(format!("{server} pushes nothing within {}", show(SILENCE))));
+                    return Err(StoreError::unknown(format!("{server} sent nothing for {}", show(SILENCE))));
                 }
             };
             self.connection.meter.begin_again();
@@ -95,7 +95,7 @@ impl Pushed {
             let pushed = jetstream::Message { message, context: self.context.clone() };
             let place = pushed.info().ok().filter(|place| place.consumer_sequence == self.last + 1);
             let Some(place) = place else {
-                return Err(StoreError::unknown(format!("{server} pushes with gaps")));
+                return Err(StoreError::unknown(format!("{server} skipped messages of a consumer")));
             };
             self.last += 1;
             self.pending = self.pending.min(place.pending);
@@ -108,7 +108,7 @@ impl Pushed {
     /// As [`Pushed::next`], within a time.
     pub async fn next_within(&mut self, bound: Duration) -> Result<StreamMessage, StoreError> {
         timeout(bound, self.next()).await.unwrap_or_else(|_| {
-            Err(StoreError::unknown(format!("{} pushes nothing within {}", self.connection.server, show(bound))))
+            Err(StoreError::unknown(format!("{} sent no message within {}", self.connection.server, show(bound))))
         })
     }
 }

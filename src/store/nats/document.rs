@@ -98,7 +98,7 @@ pub fn read(key: &str, message: Option<&StreamMessage>, incarnation: &str) -> Fo
 
 /// The error: why it is not ours.
 fn ours(message: &StreamMessage) -> Result<Ours, String> {
-    let text = String::from_utf8(message.payload.to_vec()).map_err(|_| "it is no text")?;
+    let text = String::from_utf8(message.payload.to_vec()).map_err(|_| "it is not text")?;
     let header = message.headers.get(HEADER).ok_or("it has no header Leaderrun")?;
     let header: Header = of_format(header.as_str(), FORMAT)?;
     Ok(header.document(text, stored_millis(message)))

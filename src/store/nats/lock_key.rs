@@ -128,8 +128,8 @@ impl LockKey {
         let lasts = config.max_age;
         if lasts.is_zero() && !config.allow_message_ttl {
             return Err(StoreError::misconfigured(format!(
-                "bucket {name} forgets nothing, so {} would never be free after its holder died: lock_key= wants a key in \
-                 a bucket with a TTL (max_age): write lock_key=BUCKET/KEY",
+                "bucket {name} forgets nothing, so {} would never be free after its holder died: lock_key= needs a key \
+                 in a bucket with a TTL (max_age): write lock_key=BUCKET/KEY",
                 self.name()
             )));
         }

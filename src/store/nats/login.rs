@@ -46,7 +46,7 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
 
 fn read(file: &Path) -> Result<String, StoreError> {
     if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
-        return Err(unusable(file, "it is no regular file"));
+        return Err(unusable(file, "it is not a regular file"));
     }
     fs::read_to_string(file).map_err(|error| unusable(file, &in_words(&error)))
 }

@@ -16,9 +16,9 @@ pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     bucket.usable(&info.stream.config, false)?;
     let place = bucket.place();
     let mut lines = vec![if made {
-        format!("made {place}, in files, replicas: {}", info.stream.config.num_replicas)
+        format!("created {place}, with file storage, replicas: {}", info.stream.config.num_replicas)
     } else {
-        format!("{place} is there")
+        format!("{place} exists")
     }];
     if info.stream.state.messages == 0 && !info.has_unique_revisions() && !info.is_clustered() {
         // Makes revisions begin there after the bucket was made, on a server that stands alone: a purge up to a number
@@ -26,13 +26,13 @@ pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
         match bucket.demand::<Value>("STREAM.PURGE", &json!({ "seq": info.created_micros() })).await.map(drop) {
             Ok(()) => info = bucket.info().await?,
             Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
-                lines.push(format!("left its revisions as they are: {error}"));
+                lines.push(format!("its revisions begin with a low number: {error}"));
             }
             Err(error) => return Err(error),
         }
     }
     if info.has_unique_revisions() {
-        lines.push("its revisions begin with the time when it was made".to_owned());
+        lines.push("its revisions begin with the time when it was created".to_owned());
     }
     Ok(lines)
 }

@@ -103,7 +103,7 @@ fn database(scheme: &str, text: &str) -> Result<u32, String> {
     if text.is_empty() {
         return Ok(0);
     }
-    text.parse().map_err(|_| format!("the database of {scheme}:// is no number: write /0 or leave it out"))
+    text.parse().map_err(|_| format!("the database of {scheme}:// is not a number: write /0 or leave it out"))
 }
 
 fn tcp(scheme: &str, url: &mut StoreUrl<'_>) -> Result<(Target, u32), String> {

@@ -47,17 +47,17 @@ fn doubts(wanted: u32, info: &InfoDict) -> Vec<Finding> {
     }
     if info.get("aof_enabled") == Some(0_u32) {
         doubts.push(Finding::doubtful(
-            "no append-only file: a restart forgets leases; leaders keep theirs, but there is no new leader for one lease \
-             duration, and terms continue from the clock: set appendonly yes",
+            "no append-only file, so a restart forgets leases: leaders that run renew theirs, but nobody else leads \
+             for one lease, and terms continue from the clock: set appendonly yes",
         ));
     }
     match info.get::<u32>("connected_slaves") {
         Some(connected) if wanted > connected => doubts.push(Finding::bad(format!(
-            "wait={wanted}, but {connected} replicas are connected: no lease is granted before there are more"
+            "wait={wanted}, but {connected} replicas are connected: no lease is granted until there are more"
         ))),
         Some(connected) if wanted < connected => doubts.push(Finding::doubtful(format!(
-            "wait={wanted} with {connected} replicas: should one be promoted that was not waited for, two can lead: write \
-             wait={connected}"
+            "wait={wanted}, but {connected} replicas are connected: if one is promoted that has not confirmed a lease, \
+             two can lead: write wait={connected}"
         ))),
         Some(_) | None => {}
     }

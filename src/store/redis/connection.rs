@@ -122,7 +122,7 @@ impl Client {
                     let asked: Vec<String> = sentinels.iter().map(ToString::to_string).collect();
                     let (asked, waited) = (asked.join(", "), show(self.timeout));
                     Err(StoreError::not_applied(format!(
-                        "{asked}: no Sentinel said within {waited} where the master {master} is"
+                        "{asked}: no Sentinel named the address of master {master} within {waited}"
                     )))
                 })?;
                 (format!("redis at {place} (master {master})"), place)
@@ -227,7 +227,7 @@ impl Exchange<'_> {
                 return error;
             }
             let why = innermost(&error);
-            io::Error::other(format!("{why} (is it Redis, and does it want TLS, by rediss://?)")).into()
+            io::Error::other(format!("{why} (is it Redis, and does it need TLS, by rediss://?)")).into()
         })?;
         asked.answered();
         connection.allowance.begin_again();

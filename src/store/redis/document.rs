@@ -120,10 +120,11 @@ pub fn read(answer: &Value, incarnation: &str) -> Option<Found> {
 
 fn ours(words: &[Value]) -> Result<Ours, String> {
     let word = |index: usize| match words.get(index) {
-        Some(Value::BulkString(bytes)) => String::from_utf8(bytes.clone()).map_err(|_| "it is no text".to_owned()),
+        Some(Value::BulkString(bytes)) => String::from_utf8(bytes.clone()).map_err(|_| "it is not text".to_owned()),
         _ => Err("it is incomplete".to_owned()),
     };
-    let number = |index: usize, what: &str| word(index)?.parse::<u64>().map_err(|_| format!("its {what} is no number"));
+    let number =
+        |index: usize, what: &str| word(index)?.parse::<u64>().map_err(|_| format!("its {what} is not a number"));
     let (session, ends) = (word(3)?, word(6)?);
     let leads = !session.is_empty();
     let term = if leads { number(4, "term")? } else { 0 };

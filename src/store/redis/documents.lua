@@ -40,16 +40,16 @@ local function read(key, place)
   if place ~= '' then
     local kept = call('HMGET', key, place)
     if not kept then
-      return { 'strange', 'it is no hash' }
+      return { 'strange', 'it is not a hash' }
     elseif not kept[1] then
       return absent()
     end
     local write, text = string.match(kept[1], '^(%S+) (.*)$')
-    return write and { FORMAT, write, text, '', '0', '0', '' } or { 'strange', 'its field ' .. place .. ' is no led mark' }
+    return write and { FORMAT, write, text, '', '0', '0', '' } or { 'strange', 'its field ' .. place .. ' is not a led mark' }
   end
   local found = call('HMGET', key, 'format', 'write', 'text', 'session', 'term', 'sequence', 'ends')
   if not found then
-    return { 'strange', 'it is no hash' }
+    return { 'strange', 'it is not a hash' }
   elseif not found[1] then
     return call('EXISTS', key) == 0 and absent() or { 'strange', 'it has no format' }
   elseif found[1] ~= FORMAT then

@@ -73,7 +73,7 @@ fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
             StoreError::not_applied(format!("{place} is a replica and takes no leases: the store has to be the master"))
         }
         "LOADING" | "MASTERDOWN" | "BUSY" | "OOM" | "MISCONF" | "NOREPLICAS" => {
-            StoreError::not_applied(format!("{place} takes no writes now: {said}"))
+            StoreError::not_applied(format!("{place} accepts no writes now: {said}"))
         }
         "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => StoreError::misconfigured(format!(
             "{place} is a node of a Redis Cluster, which spreads keys over many servers: use a server of its own, or one \

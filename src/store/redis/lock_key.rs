@@ -115,7 +115,7 @@ impl LockKey {
                 return error;
             }
             // The server does not say which key it means.
-            let message = format!("{error}: lock_key= wants to read and write {} too", names.join(" and "));
+            let message = format!("{error}: lock_key= needs permission to read and write {} too", names.join(" and "));
             StoreError { message, ..error }
         })?;
         let word = |index: usize| answer.get(index).and_then(script::text).unwrap_or_default();
@@ -132,7 +132,7 @@ impl LockKey {
                  died: delete it, or give it an expiry"
             ))),
             "strange" => Err(StoreError::misconfigured(format!(
-                "the key {} in {place} is no string, so it is no lock: name another with lock_key=",
+                "the key {} in {place} is not a string, so it is not a lock: name another with lock_key=",
                 word(1)
             ))),
             _ => Err(script::not_understood(&place.to_string())),

@@ -134,7 +134,7 @@ fn tls(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<(TlsMode, TlsFiles), 
     if dialect == Dialect::Postgres && files.ca.as_deref() == Some(Path::new("system")) {
         // Anybody can get such a certificate, so the check is pointless without the name.
         if !matches!(mode, None | Some(TlsMode::VerifyFull)) {
-            return Err("sslrootcert=system of postgres:// wants sslmode=verify-full".to_owned());
+            return Err("sslrootcert=system of postgres:// needs sslmode=verify-full".to_owned());
         }
         return Ok((TlsMode::VerifyFull, TlsFiles { ca: None, ..files }));
     }

@@ -110,7 +110,7 @@ impl Site {
     pub fn unanswered(&self, trouble: Trouble) -> Failure {
         let (meaning, message) = match trouble {
             Trouble::Lost(error) => {
-                let lost = || format!("lost {}: {}", self.server, innermost(&*error));
+                let lost = || format!("the connection to {} broke: {}", self.server, innermost(&*error));
                 let message = self.endless(&*error).unwrap_or_else(lost);
                 return Failure { meaning: Meaning::Lost, error: StoreError::unknown(message).because(&*error) };
             }
@@ -137,7 +137,7 @@ impl Site {
             Trouble::Unproven(method) => {
                 let known = dialect.words().logins;
                 StoreError::misconfigured(format!(
-                    "{server} wants user {user} to show who it is in a way that leaderrun does not know ({}): {known}",
+                    "{server} asks user {user} for a login method that leaderrun does not support ({}): {known}",
                     in_short(&method)
                 ))
             }
@@ -151,19 +151,19 @@ impl Site {
         let message = in_short(message);
         match meaning {
             Meaning::NoDatabase => {
-                StoreError::misconfigured(format!("no database {database} in {server}: name another, or make it"))
+                StoreError::misconfigured(format!("no database {database} in {server}: name another, or create it"))
             }
             Meaning::WantsTls => {
-                StoreError::misconfigured(format!("{server} wants TLS ({message}): set ssl-mode=REQUIRED"))
+                StoreError::misconfigured(format!("{server} requires TLS ({message}): set ssl-mode=REQUIRED"))
             }
-            Meaning::NotLetIn => StoreError::denied(format!("{server} does not let in user {user}: {message}")),
+            Meaning::NotLetIn => StoreError::denied(format!("{server} rejected the login of user {user}: {message}")),
             Meaning::TakesNone => StoreError::not_applied(format!("{server} does not take connections: {message}")),
             Meaning::Denied => {
                 let grant = self.grant(user);
                 StoreError::denied(format!("{server} denied user {user} what it needs: {grant} ({message})"))
             }
             Meaning::NoTable => StoreError::misconfigured(format!(
-                "no table {table} in database {database} of {server}: make it with leaderctl store init"
+                "no table {table} in database {database} of {server}: create it with leaderctl store init"
             )),
             Meaning::NoWrites => StoreError::not_applied(format!("{server} does not accept writes: {message}")),
             Meaning::Locked => StoreError::not_applied(format!(
@@ -173,10 +173,10 @@ impl Site {
                 StoreError::not_applied(format!("{server} failed: {message}"))
             }
             Meaning::AnotherTable | Meaning::Kept => StoreError::misconfigured(format!(
-                "table {table} in {server} cannot be used ({message}): it was made by something else, or by an earlier \
-                 release of leaderrun: use another with table=NAME, or drop it, and then leaderctl store init"
+                "table {table} in {server} cannot be used ({message}): it was created by another program, or by an \
+                 earlier release of leaderrun: use another with table=NAME, or drop it, and then leaderctl store init"
             )),
-            Meaning::Lost => StoreError::unknown(format!("lost {server}: {message}")),
+            Meaning::Lost => StoreError::unknown(format!("the connection to {server} broke: {message}")),
             Meaning::Unknown => StoreError::unknown(format!("{server} failed with {message}")),
         }
     }

@@ -111,7 +111,7 @@ impl Connection {
         }
         if let Some(engine) = engine.as_ref().filter(|engine| !engine.eq_ignore_ascii_case("InnoDB")) {
             return Err(StoreError::misconfigured(format!(
-                "{} is of the kind {}, and leases need a table of InnoDB: drop it and make it with leaderctl store \
+                "{} uses the engine {}, and leases need InnoDB: drop the table and create it with leaderctl store \
                  init, or use another with table=NAME",
                 self.site.table,
                 in_short(engine)

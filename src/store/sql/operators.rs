@@ -8,7 +8,7 @@ use super::statements::{IS_GALERA, NAMES, Statements};
 use crate::store::error::in_short;
 use crate::store::{ErrorKind, Finding, StoreError};
 
-const KEPT: &str = "a DELETE of a lease that is held does nothing";
+const KEPT: &str = "a lease that is held cannot be deleted by hand";
 
 pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, StoreError> {
     let Site { server: name, database, table, .. } = &server.site;
@@ -23,7 +23,7 @@ pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, S
         }
         Err(failure) => return Err(failure.into()),
     };
-    let made = if is_new { format!("made {what}") } else { format!("{what} is there") };
+    let made = if is_new { format!("created {what}") } else { format!("{what} exists") };
     let is_guarded = is_guarded(server, &connection).await;
     let guarded = match is_guarded {
         Ok(true) => Ok(Vec::new()),
@@ -33,8 +33,8 @@ pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, S
         Ok(_) | Err(Failure { meaning: Meaning::IsThere, .. }) => KEPT.to_owned(),
         Err(failure) if failure.error.kind == ErrorKind::Denied => {
             // Who may not delete cannot see it, and the owner may have prevented it.
-            let left = if is_guarded.is_ok() { "left it possible" } else { "did not make it impossible" };
-            format!("{left} to DELETE a lease that is held: {}", failure.error)
+            let can = if is_guarded.is_ok() { "can still" } else { "can perhaps" };
+            format!("a lease that is held {can} be deleted by hand: {}", failure.error)
         }
         Err(failure) => return Err(failure.into()),
     };
@@ -76,7 +76,9 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     let version = in_short(value(&server.tell(&connection, dialect.words().version).await?, 0));
     let mut findings = vec![match dialect.needs_newer(&version) {
         Some(needs) => Finding::bad(format!("{name} is version {version}: leaderrun needs {needs}, or newer")),
-        None => Finding::good(format!("{name} is version {version}, lets in user {user} and accepts writes")),
+        None => {
+            Finding::good(format!("{name} is version {version}, accepts the login of user {user} and accepts writes"))
+        }
     }];
     // The trial of documents tries INSERT and DELETE, and says what else is wrong.
     let update = format!("UPDATE {table} SET sequence = 0 WHERE shard = '' AND part = ''");
@@ -101,8 +103,8 @@ pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     match is_guarded(server, &connection).await {
         Ok(true) => findings.push(Finding::good(KEPT)),
         Ok(false) => findings.push(Finding::doubtful(
-            "a lease that is held can be deleted by hand, and then two lead until the first has noticed: leaderctl store \
-             init, by who may, prevents it",
+            "a lease that is held can be deleted by hand, and then two lead until the first has noticed: run leaderctl \
+             store init as an administrator",
         )),
         // The trial of documents has reported that this user may not delete.
         Err(error) if error.kind == ErrorKind::Denied => {}
@@ -135,7 +137,7 @@ fn conditions(statements: &Statements) -> Vec<(String, Finding)> {
             (
                 format!("(SELECT relpersistence = 'p' FROM pg_class WHERE {is_table})"),
                 Finding::bad(format!(
-                    "table {table} is not logged, so a crash of the server empties it: drop it, and make it with \
+                    "table {table} is not logged, so a crash of the server empties it: drop it, and create it with \
                      leaderctl store init"
                 )),
             ),

@@ -253,7 +253,7 @@ fn unconnected(site: &Site, error: Error) -> StoreError {
     let Site { server, user, .. } = site;
     let failure = site.unconnected(match innermost(&error).as_str() {
         "password missing" => Trouble::Unfit(StoreError::denied(format!(
-            "{server} wants a password of user {user}: write it in the URL, or in PGPASSWORD"
+            "{server} asks for the password of user {user}: write it in the URL, or in PGPASSWORD"
         ))),
         method @ ("unsupported authentication method" | "unsupported SASL mechanism") => {
             Trouble::Unproven(method.to_owned())

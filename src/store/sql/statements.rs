@@ -400,7 +400,7 @@ fn ours(cells: &[Option<String>], is_led: bool) -> Result<Ours, String> {
     let [Some(text), Some(session), Some(term), Some(sequence), ends] = cells else {
         return Err("it is incomplete".to_owned());
     };
-    let number = |text: &String, what: &str| text.parse().map_err(|_| format!("its {what} is no number"));
+    let number = |text: &String, what: &str| text.parse().map_err(|_| format!("its {what} is not a number"));
     let (term, sequence) = (number(term, "term")?, number(sequence, "sequence")?);
     // The marker's session is not a session.
     let leads = is_led && !session.is_empty();

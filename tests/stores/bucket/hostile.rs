@@ -25,7 +25,7 @@ async fn an_object_that_something_else_wrote_is_refused_and_stays() {
     let store = store(&server.endpoint()).await;
     misconfigured(
         store.claim(&candidate("one")).await,
-        "the object s3://locks/a/b/shard/db=main was written by something",
+        "the object s3://locks/a/b/shard/db=main was written by another program",
     );
     assert_eq!(server.object("shard/db=main").as_deref(), Some("not ours"));
     misconfigured(store.observe(&shard()).await, "");
@@ -35,7 +35,7 @@ async fn an_object_that_something_else_wrote_is_refused_and_stays() {
 async fn an_answer_without_end_is_cut_off() {
     let error = told("x".repeat(17 << 20)).await;
     assert_eq!(error.kind, ErrorKind::Misconfigured);
-    assert!(error.message.contains("db=main was written by something else (it has more than 16 MiB)"), "{error}");
+    assert!(error.message.contains("db=main was written by another program (it has more than 16 MiB)"), "{error}");
 }
 
 #[tokio::test]

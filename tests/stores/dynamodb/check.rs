@@ -9,7 +9,7 @@ async fn init_makes_a_table_that_a_check_finds_nothing_wrong_with() {
     let server = Server::start();
     let store = store(&server.endpoint(), "locks").await;
     let lines = store.prepare().await.unwrap();
-    assert!(lines[0].starts_with("made table locks in DynamoDB at http://127.0.0.1:"), "{lines:?}");
+    assert!(lines[0].starts_with("created table locks in DynamoDB at http://127.0.0.1:"), "{lines:?}");
     let ttl = server.client().describe_time_to_live().table_name("locks").send().await.unwrap();
     let ttl = ttl.time_to_live_description.unwrap();
     assert_eq!(ttl.attribute_name(), Some("ttl"));

@@ -81,7 +81,7 @@ fn what_the_environment_lacks_is_said_in_one_line() {
     };
     // An address of this machine that does not look like one, so that nothing is made easy for it.
     let here = "endpoint=https://[::ffff:127.0.0.1]:1";
-    let region = "no AWS region: say region=REGION in the store URL, or set AWS_REGION\n";
+    let region = "no AWS region: write region=REGION in the store URL, or set AWS_REGION\n";
     run(here, &[]).refused(78, region);
     run(here, &[("AWS_REGION", "eu-west-1")]).refused(78, "no AWS credentials for DynamoDB at https://");
     let key = [("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];

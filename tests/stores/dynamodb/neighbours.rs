@@ -193,7 +193,7 @@ async fn a_record_that_nobody_can_read_is_named_and_left_alone() {
         standby.inspect(&two.shard).await.unwrap_err(),
     ] {
         assert_eq!(error.kind, ErrorKind::Misconfigured);
-        let expected = "the item pk=SHARD#db/main, sk=LOCK of table locks was written by something else";
+        let expected = "the item pk=SHARD#db/main, sk=LOCK of table locks was written by another program";
         assert!(error.message.starts_with(expected), "{error}");
     }
     assert_eq!(item(&client, &table, "LOCK").await.unwrap()["ttl"], text("tomorrow"));

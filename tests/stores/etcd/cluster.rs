@@ -57,7 +57,7 @@ async fn a_member_without_a_majority_is_an_outage_and_recovers() {
         not_applied(store.renew(&one, term, 5).await, ""),
         format!("etcd at {} cannot serve: no leader", members[0].host())
     );
-    finds(&store.check().await.unwrap(), Verdict::Bad, "knows of no leader");
+    finds(&store.check().await.unwrap(), Verdict::Bad, "has no leader");
     members[1].start_again();
     eventually("it recovers", async || store.renew(&one, term, 6).await == Ok(Renewal::Renewed)).await;
 }

@@ -37,7 +37,7 @@ async fn a_full_etcd_is_distinguished_from_a_denial() {
     let store = open(&server.own_url()).await;
     let one = candidate("one");
     for error in [store.claim(&one).await.unwrap_err(), store.prepare().await.unwrap_err()] {
-        not_applied(Err::<(), _>(error), "is out of space and takes no writes");
+        not_applied(Err::<(), _>(error), "is out of space and accepts no writes");
     }
     eventually("the alarm is raised", async || server.etcdctl(&["alarm", "list"]).contains("NOSPACE")).await;
     finds(&store.check().await.unwrap(), Verdict::Bad, "NOSPACE");

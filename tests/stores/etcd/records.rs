@@ -49,9 +49,9 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
     finds(&store.check().await.unwrap(), Verdict::Doubtful, "was started, promoted or wiped");
     let host = server.host();
     let prefix = format!("the prefix leaderrun in etcd at {host}");
-    assert_eq!(store.prepare().await.unwrap(), [format!("{prefix} says since when it remembers")]);
+    assert_eq!(store.prepare().await.unwrap(), [format!("{prefix} has recorded since when it remembers leases")]);
     server.etcdctl(&["del", "--prefix", "leaderrun/"]);
-    assert_eq!(store.prepare().await.unwrap(), [format!("wrote down that {prefix} remembers from now on")]);
+    assert_eq!(store.prepare().await.unwrap(), [format!("recorded in {prefix} that it remembers leases from now on")]);
     let findings = store.check().await.unwrap();
     // Debian's is of a version with a known fault, which is named.
     let is_good = |of: &Finding| of.verdict == Verdict::Good || of.text.contains("may end a lease that was renewed");

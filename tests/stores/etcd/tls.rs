@@ -38,7 +38,7 @@ async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
             ),
             "ertificate",
         ),
-        ("no encryption", format!("etcd://{host}"), "does it want TLS, by etcds://?"),
+        ("no encryption", format!("etcd://{host}"), "does it need TLS, by etcds://?"),
     ] {
         let error = open(&url).await.claim(&one).await.unwrap_err();
         assert!(matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown), "{what}: {error:?}");

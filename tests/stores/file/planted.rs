@@ -23,10 +23,10 @@ fn ctl(place: &Place, words: &[&str]) -> Said {
 type Plant = fn(&Path);
 
 const PLANTS: [(&str, Plant); 4] = [
-    ("is longer than anything of ours", |path| fs::File::create(path).unwrap().set_len(3 << 30).unwrap()),
-    ("is no regular file", |path| mkfifo(path, Mode::from_bits_truncate(0o644)).unwrap()),
-    ("is no regular file", |path| symlink("/dev/zero", path).unwrap()),
-    ("is no regular file", |path| fs::create_dir(path).unwrap()),
+    ("is larger than any file of leaderrun", |path| fs::File::create(path).unwrap().set_len(3 << 30).unwrap()),
+    ("is not a regular file", |path| mkfifo(path, Mode::from_bits_truncate(0o644)).unwrap()),
+    ("is not a regular file", |path| symlink("/dev/zero", path).unwrap()),
+    ("is not a regular file", |path| fs::create_dir(path).unwrap()),
 ];
 
 #[test]
@@ -40,7 +40,7 @@ fn in_place_of_the_record() {
         run(&place, &["-n"]).refused(78, &expected);
         ctl(&place, &["status", "shard"]).refused(78, &expected);
         let list = ctl(&place, &["list"]);
-        list.ended(0).tells("something_that_writes_other_records");
+        list.ended(0).tells("another_program");
     }
 }
 
@@ -49,7 +49,7 @@ fn in_place_of_a_lock_or_a_note() {
     for (sign, plant) in PLANTS {
         for (name, verb) in [("shard.lock", "status"), ("shard+orders", "pause"), ("+lock", "pause")] {
             // How long a lock is does not matter.
-            if sign.contains("longer") && name.ends_with("lock") {
+            if sign.contains("larger") && name.ends_with("lock") {
                 continue;
             }
             let place = Place::new();

@@ -48,11 +48,11 @@ async fn a_user_without_trigger_makes_the_table_without_it_and_another_user_adds
     let plain = |url: String| url.replace(&format!("table={}&", table.name), &format!("table={}_plain&", table.name));
     let store = open(&plain(table.url_as(&user)));
     let lines = store.prepare().await.unwrap().join("\n");
-    assert!(lines.contains("left it possible to DELETE a lease"), "{lines}");
+    assert!(lines.contains("a lease that is held can still be deleted by hand"), "{lines}");
     let says = async |words: &str| store.check().await.unwrap().iter().any(|finding| finding.text.contains(words));
     assert!(says("can be deleted by hand").await);
     open(&plain(table.url())).prepare().await.unwrap();
-    assert!(says("a DELETE of a lease that is held does nothing").await);
+    assert!(says("a lease that is held cannot be deleted by hand").await);
 }
 
 #[tokio::test]

@@ -65,7 +65,10 @@ async fn a_refusal_and_a_proof_that_nobody_knows_are_told_by_name() {
     denied(open(&url(port, "")).claim(&candidate("one")).await, "Access denied after all");
     for way in [&b"\xfedialog\0abc"[..], b"\xfemysql_clear_password\0"] {
         let (port, shown) = server(way);
-        misconfigured(open(&url(port, "")).claim(&candidate("one")).await, "in a way that leaderrun does not know");
+        misconfigured(
+            open(&url(port, "")).claim(&candidate("one")).await,
+            "a login method that leaderrun does not support",
+        );
         let shown = shown.recv().unwrap();
         assert!(!shown.windows(PASSWORD.len()).any(|window| window == PASSWORD.as_bytes()), "{shown:?}");
     }

@@ -50,6 +50,6 @@ async fn a_table_without_transactions_is_refused() {
         table.store().check().await.unwrap_err(),
         table.store().claim(&candidate("one")).await.unwrap_err(),
     ] {
-        misconfigured(Err::<(), _>(error), "a table of InnoDB");
+        misconfigured(Err::<(), _>(error), "leases need InnoDB");
     }
 }

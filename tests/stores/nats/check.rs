@@ -11,9 +11,9 @@ async fn init_makes_a_bucket_that_a_check_finds_nothing_wrong_with() {
     assert_eq!(
         lines,
         [
-            format!("made bucket locks in {place}, in files, replicas: 1"),
-            "its revisions begin with the time when it was made".to_owned(),
-            format!("wrote down that bucket locks in {place} remembers from now on"),
+            format!("created bucket locks in {place}, with file storage, replicas: 1"),
+            "its revisions begin with the time when it was created".to_owned(),
+            format!("recorded in bucket locks in {place} that it remembers leases from now on"),
         ]
     );
     let findings = store.check().await.unwrap();
@@ -55,7 +55,7 @@ async fn settings_by_which_leases_are_lost_are_bad_and_refused_by_init_and_by_cl
 async fn a_missing_bucket_is_named() {
     let server = Server::start();
     let store = open(&server.own_url()).await;
-    let expected = format!("no bucket locks in nats at {}: make it with leaderctl store init", server.address());
+    let expected = format!("no bucket locks in nats at {}: create it with leaderctl store init", server.address());
     assert_eq!(store.claim(&short("one")).await, Err(StoreError::misconfigured(expected.clone())));
     let findings = store.check().await.unwrap();
     assert_eq!(texts(&findings, Verdict::Bad), [expected]);

@@ -120,7 +120,7 @@ async fn a_bucket_that_forgets_too_soon_or_never_is_refused() {
     let server = server().await;
     let claim = async |server: &Server| sharing(server).await.claim(&short("one")).await.unwrap_err();
     let error = claim(&server).await;
-    assert!(error.message.contains("no bucket elections") && error.message.contains("have to make it"), "{error}");
+    assert!(error.message.contains("no bucket elections") && error.message.contains("must create it"), "{error}");
     for (config, part) in [
         (json!({ "max_age": 1_400_000_000_u64 }), "after 1s 400ms, sooner than the lease of 1s 500ms"),
         (json!({ "max_age": 0 }), "forgets nothing, so the key svc/leader of bucket elections would never be free"),

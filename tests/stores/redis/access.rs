@@ -162,7 +162,7 @@ async fn tls_trusts_the_authority_that_is_named_and_no_other() {
     let plain = format!("rediss://:hunter2@127.0.0.1:{}?ca={ca}", server.port());
     not_applied(claim(plain).await, "does the server use TLS there?");
     let told = claim(format!("redis://:hunter2@127.0.0.1:{port}")).await.unwrap_err();
-    assert!(!told.message.contains("hunter2") && told.message.contains("does it want TLS, by rediss://?"), "{told}");
+    assert!(!told.message.contains("hunter2") && told.message.contains("does it need TLS, by rediss://?"), "{told}");
     let nowhere = format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem");
     misconfigured(claim(nowhere).await, "/nowhere/ca.pem cannot be used for TLS");
     assert!(Path::new(&ca).exists());

@@ -84,7 +84,7 @@ async fn a_server_without_memory_turns_claims_away() {
     let store = store(&server);
     not_applied(
         store.claim(&candidate("one")).await,
-        "takes no writes now: command not allowed when used memory > 'maxmemory'",
+        "accepts no writes now: command not allowed when used memory > 'maxmemory'",
     );
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     lead(&store, &candidate("one")).await;

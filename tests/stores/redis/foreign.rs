@@ -15,12 +15,12 @@ async fn what_something_else_wrote_is_reported_and_left_alone() {
     let later = vec!["HSET", LOCK, "format", "3", "text", "x"];
     let number = vec!["HSET", LOCK, "format", "2", "sequence", "x"];
     for (key, words, why) in [
-        (LOCK, list(LOCK), "it is no hash"),
-        (MARKER, list(MARKER), "it is no hash"),
-        (LOCK, lock, "it is no hash"),
+        (LOCK, list(LOCK), "it is not a hash"),
+        (MARKER, list(MARKER), "it is not a hash"),
+        (LOCK, lock, "it is not a hash"),
         (MARKER, marker, "it has no format"),
         (LOCK, later, "its format is 3, and this release reads 2"),
-        (LOCK, number, "its sequence is no number"),
+        (LOCK, number, "its sequence is not a number"),
     ] {
         server.cli(&["DEL", key]);
         server.cli(&words);
@@ -38,7 +38,8 @@ async fn what_something_else_wrote_is_reported_and_left_alone() {
         for error in errors {
             assert_eq!(error.kind, ErrorKind::Misconfigured, "{error}");
             let expected = format!(
-                "the key {key} in redis at 127.0.0.1:{} was written by something else ({why}): delete it or use another prefix=",
+                "the key {key} in redis at 127.0.0.1:{} was written by another program ({why}): delete it or use another \
+                 prefix=",
                 server.port()
             );
             assert_eq!(error.message, expected);

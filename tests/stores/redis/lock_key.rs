@@ -181,8 +181,8 @@ async fn a_key_that_never_expires_or_is_of_another_type_is_reported_and_left_alo
     let store = sharing(&server);
     for (key, words, why) in [
         (KEY, &["SET", KEY, "backend-7"][..], "never expires, so nobody could take it"),
-        (KEY, &["RPUSH", KEY, "one", "two"], "is no string"),
-        (INFO, &["RPUSH", INFO, "one", "two"], "is no string"),
+        (KEY, &["RPUSH", KEY, "one", "two"], "is not a string"),
+        (INFO, &["RPUSH", INFO, "one", "two"], "is not a string"),
     ] {
         server.cli(words);
         if key == INFO {

@@ -152,7 +152,8 @@ impl Greeted {
         }
         Packet { sequence: packet.sequence, body: shown.to_vec() }.write(&mut self.stream).await?;
         let name = ServerName::try_from(name);
-        let name = name.map_err(|error| StoreError::misconfigured(format!("the host is no name for TLS: {error}")));
+        let name =
+            name.map_err(|error| StoreError::misconfigured(format!("the host is not a valid name for TLS: {error}")));
         let plain = std::mem::replace(&mut self.stream, Box::new(tokio::io::empty()));
         self.stream = Box::new(tls.connect(name.map_err(Trouble::Unfit)?, plain).await?);
         Ok(())
@@ -186,9 +187,8 @@ pub struct Door {
 impl Door {
     pub fn new() -> Result<Self, StoreError> {
         let path = format!("\0{}", random_name()?);
-        let listener = UnixListener::bind(&path).map_err(|error| {
-            StoreError::not_applied(format!("the operating system gives no socket: {error}")).because(&error)
-        })?;
+        let listener = UnixListener::bind(&path)
+            .map_err(|error| StoreError::not_applied(format!("cannot create a socket: {error}")).because(&error))?;
         Ok(Self { listener, path })
     }
 

@@ -56,9 +56,8 @@ pub struct Advisory {
 
 impl Advisory {
     pub fn new(key: i64, server: &Arc<Server<Connection>>) -> Result<Self, StoreError> {
-        let anchor = Anchor::new().map_err(|error| {
-            StoreError::not_applied(format!("the operating system gives no pair of sockets: {error}"))
-        })?;
+        let anchor = Anchor::new()
+            .map_err(|error| StoreError::not_applied(format!("cannot create a pair of sockets: {error}")))?;
         Ok(Self {
             key,
             server: Arc::clone(server),
@@ -86,7 +85,8 @@ impl Advisory {
         let deadline = server.deadline();
         let silent = || StoreError { kind: ErrorKind::NotApplied, ..server.site.silent() };
         let _alone = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
-        let unanchored = |error| StoreError::not_applied(format!("the operating system keeps no descriptor: {error}"));
+        let unanchored =
+            |error| StoreError::not_applied(format!("cannot hand the connection over to the helpers: {error}"));
         if let Some(connection) = self.held() {
             let mine = format!("{} AND pid = pg_backend_pid()", lock_holder(key));
             // If the connection is silent, time must be left for another one. It gets a third, more than the usual
@@ -104,8 +104,8 @@ impl Advisory {
         let connection = server.connect(deadline).await?;
         let unfit = || {
             format!(
-                "advisory_lock= wants a session of its own, and {} does not give one, as a pooler in transaction mode \
-                 does not: name the server itself",
+                "advisory_lock= needs a session of its own, and {} gives none, as a pooler in transaction mode: name \
+                 the server itself",
                 server.site.server
             )
         };
@@ -185,7 +185,8 @@ impl Advisory {
 
     fn not_passed_on(&self) -> StoreError {
         StoreError::not_applied(format!(
-            "the session that holds {} does not answer, and cannot pass it on to another one: does a program wait for it?",
+            "the session that holds {} does not answer, and cannot pass the lock on to another one: does a program \
+             wait for it?",
             self.name()
         ))
     }
