@@ -36,7 +36,7 @@ fn link_without_relocations() {
 }
 
 /// Writes each page of the manual as text, for `leaderctl man` where there is no man(1). Without mandoc it is the source,
-/// which can also be read: only packages have to have it better.
+/// which can also be read. Packages are built with mandoc.
 fn render_the_manual() {
     println!("cargo::rerun-if-changed=man");
     let to = env::var("OUT_DIR").expect("cargo says where");
