@@ -712,7 +712,7 @@ fn a_candidate_that_gives_the_lease_back_because_it_cannot_read_its_orders_says_
     let mut play = Play::leading(|_| {});
     play.answered(5.0, Ok(Renewal::Lost(None)));
     shows(&play.dead(), &Action::Claim);
-    play.orders = Some(Err(StoreError::misconfigured("something else wrote them")));
+    play.orders = Some(Err(StoreError::misconfigured("another program wrote them")));
     let mut said = Vec::new();
     while play.now < Duration::from_mins(2) {
         let actions = play.claimed(Ok(granted()));

@@ -116,7 +116,7 @@ fn a_run_that_failed_is_repeated_as_often_as_is_allowed(place: &Place) {
     assert_eq!(place.attempt("d", 0, &thrice, "kill -9 $$").0, 137);
     assert_eq!(place.last_run()["exit_status"], 137);
     assert_eq!(place.attempt("f", 0, &["--every", "366d", "--retry-failed", "4"], "").0, 0);
-    place.skips("g", &["--every", "366d", "--retry-failed", "99"], "leave --every out to run besides");
+    place.skips("g", &["--every", "366d", "--retry-failed", "99"], "leave --every out for an extra run");
     assert_eq!(place.attempt("h", 0, &["--every", "366d", "--done-exit-code", "7"], "").0, 7);
     let lines = place.lines();
     let runs: Vec<String> =
@@ -131,7 +131,7 @@ fn a_run_whose_host_died_counts_as_failed(place: &Place) {
     assert!(place.last_run()["ended"].is_null());
     assert!(place.order(&["status", "shard"]).contains("it runs"));
     place.kill(first);
-    place.skips("b", EVERY, "nobody wrote down how it ended");
+    place.skips("b", EVERY, "nobody recorded how it ended");
     assert_eq!(place.attempt("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
     assert!(place.lines()[1].ends_with(" 2 unknown"), "{:?}", place.lines());
     place.skips("d", EVERY, "did the run of");
@@ -221,7 +221,7 @@ fn leaderctl_tells_what_has_become_of_jobs_and_lets_one_run_again(place: &Place)
     wait_until("its lease is over", || job("b")["state"] == "failed");
     assert!(job("b")["ended"].is_null(), "nobody wrote it down");
     let (status, text) = ask(&["b"]);
-    assert!(status == 1 && text.contains("nobody wrote down how it ended"), "{status} {text}");
+    assert!(status == 1 && text.contains("nobody recorded how it ended"), "{status} {text}");
 
     assert_eq!(ask(&["--clear", "a"]), (0, "shard: job a may run again\n".to_owned()));
     assert_eq!(place.attempt("four", 0, &["--once", "a"], "").0, 0);
@@ -245,7 +245,7 @@ fn a_run_whose_end_cannot_be_written_counts_as_failed(place: &Place) {
     // What the kernel of a frozen server accepted is done when it thaws, though nobody hears of it.
     let heard = place.last_run()["ended"].is_string();
     assert!(heard || said.contains("may count as failed"), "{said}");
-    place.skips("b", EVERY, if heard { "did the run of" } else { "nobody wrote down how it ended" });
+    place.skips("b", EVERY, if heard { "did the run of" } else { "nobody recorded how it ended" });
     if !heard {
         assert_eq!(place.attempt("c", 0, &["--every", "366d", "--retry-failed", "1"], "").0, 0);
     }

@@ -425,7 +425,7 @@ fn an_address_in_use_is_refused_before_anything_is_started() {
     let scratch = TempDir::new().unwrap();
     let file = scratch.path().join("precious");
     fs::write(&file, "data").unwrap();
-    refused(file.to_str().unwrap(), 71, "something else than a socket");
+    refused(file.to_str().unwrap(), 71, "is not a socket: remove it");
     assert_eq!(fs::read_to_string(&file).unwrap(), "data");
     refused(scratch.path().join("no/such").to_str().unwrap(), 71, "no such file or directory");
 }

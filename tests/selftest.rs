@@ -119,7 +119,7 @@ fn on_local_files_what_needs_a_network_or_an_expiry_is_not_run_and_the_rest_hold
         match *fault {
             "stubborn" => assert!(line[verdicts..].starts_with("not run: a lease of this store is not lost"), "{line}"),
             fault if OF_NETWORK.contains(&fault) => {
-                assert_eq!(&line[verdicts..], "not run: the store is not behind a network");
+                assert_eq!(&line[verdicts..], "not run: the store needs no network");
             }
             _ => assert_eq!(&line[verdicts..], "held", "{table}"),
         }
@@ -137,7 +137,7 @@ fn on_local_files_what_needs_a_network_or_an_expiry_is_not_run_and_the_rest_hold
 fn what_was_not_run_is_not_passed() {
     let bench = Bench::local();
     let said = bench.run(&["--json", "--only", "partition"]).ended(1);
-    let expected = r#"{"fault":"partition","verdict":"not run","why":"the store is not behind a network","overlap_ms":null,"orphans":null,"terms":null,"terms_rise":null,"handover_ms":null}"#;
+    let expected = r#"{"fault":"partition","verdict":"not run","why":"the store needs no network","overlap_ms":null,"orphans":null,"terms":null,"terms_rise":null,"handover_ms":null}"#;
     assert_eq!(said.out.trim(), expected);
     bench.assert_is_left_clean();
 }

@@ -224,7 +224,7 @@ fn a_service_manager_that_is_not_there_is_no_reason_not_to_run() {
         let mut command = leaderrun();
         command.args(&place.arguments("one", &[], &["true"])[1..]).env("NOTIFY_SOCKET", name);
         let said = command.said().ended(0).err;
-        assert_eq!(said.matches("cannot tell the service manager").count(), 1, "{said}");
+        assert_eq!(said.matches("cannot notify the service manager").count(), 1, "{said}");
     }
 }
 

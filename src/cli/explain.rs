@@ -65,7 +65,11 @@ pub fn budget(
             line("CPU quota", show(late.extra), &format!("COMMAND is stopped this much earlier at first: {quota}"));
         }
         let kept = location.keeps(kept(timing.lease));
-        line("kept", show(kept), "how long the store keeps a lease: longer, for a clock may be slewed by a twelfth");
+        line(
+            "kept",
+            show(kept),
+            "how long the store keeps a lease: longer, because a clock may be slewed by a twelfth",
+        );
         let takeover = match location.delivery() {
             // One second for whole seconds of ttl, one for the clock interval, and a late check.
             Delivery::Poll => kept + Duration::from_secs(2) + timing.retry_interval.mul_f64(1.25),
@@ -85,7 +89,11 @@ pub fn budget(
         if containment.means.raises { priority::raise(containment.means.scheduling) } else { Priority::Kept };
     line("priority", priority.to_string(), "the priority of the helpers, which kill it");
     if containment.has_weight() && !matches!(priority, Priority::RealTime(_)) {
-        line("CPU weight", WEIGHT.to_owned(), "asked for as their share of the processors, where COMMAND has 100");
+        line(
+            "CPU weight",
+            WEIGHT.to_owned(),
+            "the share of the processors that the helpers ask for, where COMMAND has 100",
+        );
     }
     text
 }

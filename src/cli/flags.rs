@@ -48,7 +48,7 @@ pub struct NamedStore {
     pub url: Option<Secret>,
 }
 
-const LOCAL: &str = "leases are files that only this user of this host sees";
+const LOCAL: &str = "only processes of this user on this host share";
 
 impl NamedStore {
     /// Refuses the default store: if the user forgot to name one, each host would run COMMAND.
@@ -56,7 +56,7 @@ impl NamedStore {
         let (None, Location::File { directory }) = (&self.url, &self.location) else { return Ok(()) };
         let inside = if is_inside() { "; this runs inside a leadership, which does not pass its store on" } else { "" };
         Err(Failure::usage(format!(
-            "no store named{inside}: use --store URL or LEADERRUN_STORE, or --store file: for file:{}, where {LOCAL}",
+            "no store named{inside}: use --store URL or LEADERRUN_STORE, or --store file: for file:{}, which {LOCAL}",
             directory.display()
         )))
     }
@@ -69,7 +69,7 @@ impl NamedStore {
         }
         if let (None, Location::File { directory }) = (&self.url, &self.location) {
             let directory = directory.display();
-            log::warn(program, &format!("no store named: using file:{directory}, where {LOCAL}"));
+            log::warn(program, &format!("no store named: using file:{directory}, which {LOCAL}"));
         }
         Ok(())
     }

@@ -161,7 +161,7 @@ async fn take_part(
         Err(error) => return Ok((Outcome::Refused(error), None)),
     };
     if let Some(directory) = new_directory {
-        tracing::info!("making {}: no candidate has used this directory before", directory.display());
+        tracing::info!("creating {}: no candidate has used this directory before", directory.display());
     }
     let (expires, delivery) = (campaign.store().expires(), campaign.store().delivery());
     let duties = flags.duties(timing.stop_grace, &containment);
@@ -183,7 +183,7 @@ async fn take_part(
     let Observability { notify, .. } = flags.observability;
     tracing::debug!("a tree is killed by {containment}");
     let query_socket = QuerySocket::new(&candidate, &store.location, &containment.to_string())
-        .inspect_err(|error| tracing::debug!("no socket for questions: {error}"));
+        .inspect_err(|error| tracing::debug!("leaderctl why and verify cannot ask this candidate: {error}"));
     let observers = Observers {
         query_socket: query_socket.ok(),
         notifier: Notifier::from_environment(notify, expires.then_some(timing.lease)),

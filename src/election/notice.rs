@@ -133,7 +133,7 @@ impl fmt::Display for Notice {
             Self::Trouble { message, lasting } => write!(f, "{message}; retrying since {}", show(*lasting)),
             Self::TroubleOver => f.write_str("the store answers again"),
             Self::Unwatched { message, every } => {
-                write!(f, "the store tells of no changes ({message}): looking every {} instead", show(*every))
+                write!(f, "the store does not report changes ({message}): checking every {} instead", show(*every))
             }
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
             Self::SteppingDown(hold) => write!(f, "stopping: {hold}"),

@@ -77,7 +77,7 @@ impl Cgroup {
         let is_namespaces_root = own == "/" && there(c"cgroup.events", AccessFlags::F_OK).is_ok();
         let is_delegated = is_delegated(&directory);
         if !(is_delegated || is_namespaces_root) {
-            return Err(format!("{shown} was not delegated to us: Delegate=yes in a unit does that"));
+            return Err(format!("{shown} was not delegated to leaderrun: Delegate=yes in a unit does that"));
         }
         for name in [c".", c"cgroup.procs"] {
             there(name, AccessFlags::W_OK).map_err(|error| format!("{shown} cannot be written: {}", error.desc()))?;

@@ -177,7 +177,8 @@ impl fmt::Display for Containment {
 
 /// Checks that `/proc` shows every process that may have to be killed.
 fn walks() -> Result<(), String> {
-    let own = fs::read_link("/proc/self").map_err(|error| format!("/proc is not mounted, or is not ours: {error}"))?;
+    let own =
+        fs::read_link("/proc/self").map_err(|error| format!("/proc is not mounted, or cannot be used: {error}"))?;
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
         return Err("/proc belongs to another PID namespace".to_owned());
     }

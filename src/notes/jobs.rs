@@ -115,7 +115,7 @@ impl Run {
     }
 
     pub fn end(&self) -> &str {
-        self.ended.as_deref().unwrap_or("nobody wrote down how it ended")
+        self.ended.as_deref().unwrap_or("nobody recorded how it ended")
     }
 
     fn when(&self) -> String {
@@ -278,7 +278,7 @@ impl Job {
         match &self.frequency {
             Frequency::Every(_) => {
                 let due = ledger.period.map(Turn::due).unwrap_or_default();
-                format!("skipped: {host} did the run of {due} at {when}; leave --every out to run besides")
+                format!("skipped: {host} did the run of {due} at {when}; leave --every out for an extra run")
             }
             Frequency::Once(job) => format!(
                 "skipped: {host} did job {job} at {when}; to run it again: leaderctl jobs {shard} --clear {job}"
@@ -328,7 +328,7 @@ impl Job {
         Booked {
             variables: vec![name, ("LEADERRUN_ATTEMPT", attempts.to_string()), ("LEADERRUN_PREVIOUS", previous)],
             again: self.retry_failed.is_some_and(|most| attempts <= most),
-            counts_as: counts_as.map(|due| format!("counts as the run of {due}; leave --every out to run besides")),
+            counts_as: counts_as.map(|due| format!("counts as the run of {due}; leave --every out for an extra run")),
         }
     }
 }

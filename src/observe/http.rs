@@ -107,7 +107,10 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         return Err(refused);
     }
     if !fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        return Err(io::Error::new(ErrorKind::AddrInUse, "there is something else than a socket"));
+        return Err(io::Error::new(
+            ErrorKind::AddrInUse,
+            "the path exists and is not a socket: remove it, or choose another path",
+        ));
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {

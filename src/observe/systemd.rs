@@ -82,7 +82,7 @@ impl Notifier {
         let [patience, watched] = WATCHDOG.map(std::env::var_os);
         let patience = watchdog(patience.as_deref(), watched.as_deref(), std::process::id());
         Self::new(&named, readiness, lease, patience)
-            .inspect_err(|error| tracing::warn!("cannot tell the service manager at {SOCKET}: {error}"))
+            .inspect_err(|error| tracing::warn!("cannot notify the service manager at {SOCKET}: {error}"))
             .ok()
     }
 
@@ -138,7 +138,7 @@ impl Notifier {
                 }
                 Err(error) if !self.complained => {
                     self.complained = true;
-                    tracing::warn!("cannot tell the service manager at {SOCKET}: {error}");
+                    tracing::warn!("cannot notify the service manager at {SOCKET}: {error}");
                 }
                 Err(_) => {}
             }

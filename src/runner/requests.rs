@@ -135,5 +135,5 @@ fn log_if_unwritten(written: Answer<()>) {
 }
 
 fn log_unwritten(message: &str) {
-    tracing::debug!("not written down: {message}");
+    tracing::debug!("not recorded: {message}");
 }

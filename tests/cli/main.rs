@@ -904,7 +904,7 @@ fn a_directory_that_is_not_there_is_told_of_before_it_is_made() {
     leaderrun().args(["--store", "file:/proc", "shard", "true"]).said().refused(78, advice);
     let said = leaderrun().args(["--store", "file:/proc/no/where", "shard", "true"]).said().ended(78);
     let (first, second) = said.err.split_once('\n').unwrap();
-    let told = "leaderrun: making /proc/no/where: no candidate has used this directory before";
+    let told = "leaderrun: creating /proc/no/where: no candidate has used this directory before";
     assert!(first.ends_with(told) && second.contains("cannot create the directory /proc/no/where: "), "{said:?}");
 }
 

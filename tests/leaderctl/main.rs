@@ -252,7 +252,7 @@ fn a_candidate_that_is_frozen_or_gone_verifies_nothing() {
     kill(leader.pid(), Signal::SIGCONT).unwrap();
     wait_until("it answers again", || verify().code == 0);
     drop(leader);
-    verify().ended(69).tells("name the store to ask that");
+    verify().ended(69).tells("name a store to ask it instead");
 }
 
 /// The lease is gone for certain, and the tree has its grace to end: whatever it does now, it does without a lease.

@@ -33,7 +33,7 @@ fn leeway(store: &str) -> Leeway {
 
 fn asked<T: std::str::FromStr>(name: &str) -> Option<T> {
     let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
 /// For so many minutes, or as long as `TEST_LINEARIZABLE_MINUTES` says.

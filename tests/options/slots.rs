@@ -154,7 +154,7 @@ mod without_lists {
         let mut place = Place::remote(Box::new(Server::start()));
         let ctl = operator(&place, "~leaderrun:{leases}:store ~leaderrun:{leases}:*:shard");
         let leaders = place.crew();
-        let unknown = "whether its slots are led is not known: ";
+        let unknown = "cannot tell whether its slots are led: ";
         let told = ctl(&["pause", "shard", "--keep"]).tells(&format!("{unknown} … denied user operator")).good();
         assert!(!told.contains("nobody leads\n"), "{told}");
         let parts = format!("{unknown} … the pause stays in force … denied user operator");

@@ -155,7 +155,7 @@ fn again(seed: u64) -> String {
 
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
 }
 
 /// Has `check` make inputs and try them.

@@ -33,9 +33,9 @@ pub struct HistoryFlags {
 }
 
 /// The end of a leadership that recorded none and does not lead any more.
-const UNTOLD: &str = "killed or cut off, or its host crashed: it did not say how it ended";
+const UNTOLD: &str = "killed or cut off, or its host crashed: it did not record how it ended";
 /// The same after `leaderctl revoke`.
-const REVOKED: &str = "it has not said how it ended; an operator revoked the lease";
+const REVOKED: &str = "it did not record how it ended; an operator revoked the lease";
 
 impl HistoryFlags {
     pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {

@@ -136,7 +136,7 @@ fn routes(board: &Arc<Board>) -> Router {
 
 async fn refuse_foreigners(State(board): Asked, asked: Request, next: Next) -> Response {
     if board.is_foreign(asked.headers()) {
-        return (StatusCode::MISDIRECTED_REQUEST, "this host name is not one of this machine's loopback\n")
+        return (StatusCode::MISDIRECTED_REQUEST, "only requests for localhost or a loopback address are answered\n")
             .into_response();
     }
     next.run(asked).await

@@ -24,7 +24,7 @@ impl Slots {
         match client.several(slots::inspect(client.store, shard)).await {
             Ok(known) => Ok(Self { known, hidden: None }),
             Err(error) if error.kind == ErrorKind::Denied => {
-                let message = format!("whether its slots are led is not known: {}", error.message);
+                let message = format!("cannot tell whether its slots are led: {}", error.message);
                 Ok(Self { known: Vec::new(), hidden: Some(StoreError { message, ..error }) })
             }
             Err(error) => Err(error),

@@ -78,7 +78,7 @@ impl Question {
                 Err(error) if named.url.is_none() => {
                     return Err(StoreError::unknown(format!(
                         "leaderrun of shard {} does not answer: {error}: it is gone, frozen, or in another network \
-                         namespace; name the store to ask that",
+                         namespace; name a store to ask it instead",
                         self.shard
                     ))
                     .into());

@@ -73,7 +73,7 @@ impl Known {
         let state = sys::stat_of(process).and_then(|fields| fields.into_iter().next());
         let how = match state.as_deref() {
             Some("T" | "t") => format!("it is stopped: kill -CONT {process} lets it go on"),
-            Some(_) => "it hangs, or is no candidate".to_owned(),
+            Some(_) => "it hangs, or is not a candidate".to_owned(),
             None => "it is gone by now".to_owned(),
         };
         format!("process {process}{who} does not answer: {how}")
@@ -94,7 +94,7 @@ impl Known {
         let slots = match &self.slots {
             Some(Ok(slots)) => slots,
             Some(Err(error)) => {
-                return because.push(format!("whether its slots are led is not known{}", cause(error)));
+                return because.push(format!("cannot tell whether its slots are led{}", cause(error)));
             }
             None => return,
         };

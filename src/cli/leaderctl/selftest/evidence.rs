@@ -42,7 +42,7 @@ impl Stamps {
         file.read_to_string(&mut text)?;
         for line in text.split_inclusive('\n').take_while(|line| line.ends_with('\n')) {
             self.read += line.len() as u64;
-            self.take(line).ok_or_else(|| io::Error::other("something else wrote into the file of stamps"))?;
+            self.take(line).ok_or_else(|| io::Error::other("another program wrote into the file of stamps"))?;
         }
         let mut lives: Vec<Life> = self.lives.values().cloned().collect();
         lives.sort_by_key(|life| life.first);

@@ -131,7 +131,7 @@ async fn leader_is_cut_off(fleet: &mut Fleet<'_>) -> Result<(), TestError> {
     let next = match fleet.successor(&leader).await {
         // Nobody took over, so the leader's renewals arrived.
         Err(TestError::Failed(_)) if fleet.undisturbed(&leader).await.is_ok() => {
-            return Err(TestError::Impossible("its renewals find a way to the store past the proxy".to_owned()));
+            return Err(TestError::Impossible("its renewals reach the store without the proxy".to_owned()));
         }
         next => next?,
     };

@@ -190,7 +190,7 @@ impl<'a> Fleet<'a> {
         if self.leader().await?.term == leader.term {
             return Ok(());
         }
-        Err(TestError::Failed(format!("term {} had to give way again", leader.term)))
+        Err(TestError::Failed(format!("term {} did not stay the leader", leader.term)))
     }
 
     async fn leader_where(&mut self, otherwise: &str, fits: impl Fn(&Life) -> bool) -> Result<Life, TestError> {

@@ -14,13 +14,13 @@ pub struct Route {
     after: Secret,
 }
 
-const NO_PROXY: &str = "no proxy can stand before this store: it has no single server at a TCP port in its URL";
+const NO_PROXY: &str = "no proxy can be put before this store: its URL does not name one server at a TCP port";
 
 impl Route {
     pub fn of(url: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         let default_port = match scheme {
-            "file" => return Err("the store is not behind a network"),
+            "file" => return Err("the store needs no network"),
             "dynamodb" | "s3" | "gs" | "azblob" => return of_endpoint(scheme, rest).ok_or(NO_PROXY),
             "redis" | "rediss" => 6379,
             "postgres" | "postgresql" => 5432,
