@@ -109,6 +109,10 @@ impl Location {
         if url.trim() != url {
             return Err("the store URL begins or ends with a blank or a line break: remove it".to_owned());
         }
+        // As a file of variables may have it, which is not read by a shell.
+        if url.starts_with(['"', '\'']) {
+            return Err("the store URL is in quotes: remove them".to_owned());
+        }
         let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
             return Err(format!("the store URL has no scheme: use one of {}", *SCHEMES));
         };
@@ -117,7 +121,7 @@ impl Location {
             return Err(format!("the store URL {blank}"));
         }
         if scheme != "file" && !schemes().any(|known| known == scheme) {
-            return Err(match text::nearest(&scheme.to_ascii_lowercase(), schemes()) {
+            return Err(match text::nearest(&scheme.to_ascii_lowercase(), schemes().chain(["file"])) {
                 Some(meant) => format!("no store is called {scheme}: did you mean {meant}?"),
                 None => format!("no store is called {scheme}: use one of {}", *SCHEMES),
             });

@@ -154,6 +154,8 @@ fn wrong_settings_in_the_environment_are_usage_errors() {
             "redi://u:hunter2@h",
             "leaderrun: LEADERRUN_STORE: no store is called redi: did you mean redis?",
         ),
+        ("LEADERRUN_STORE", "FILE:", "leaderrun: LEADERRUN_STORE: no store is called FILE: did you mean file?"),
+        ("LEADERRUN_STORE", "'redis://h'", "leaderrun: LEADERRUN_STORE: the store URL is in quotes: remove them"),
         // The value is also a word of COMMAND.
         ("LEADERRUN_VERBOSE", "touch", "'touch' for LEADERRUN_VERBOSE: write how much more to log: 0, 1 or 2"),
         ("LEADERRUN_STORE", "file:/x ", "LEADERRUN_STORE: the store URL begins or ends with a blank"),
