@@ -31,7 +31,7 @@ impl Late {
 
 impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "guard or backstop was woken {} late, ", show(self.worst))?;
+        write!(f, "the guard or the backstop was woken {} late, ", show(self.worst))?;
         if self.beyond {
             f.write_str("which is outside the guarantee: raise --lease or the CPU limit")
         } else {

@@ -264,12 +264,13 @@ mod tests {
         let millis = Duration::from_millis;
         let leads = leadership.leads_at(at(4), Late::new(millis(431), millis(2575), false));
         assert_eq!(leads.left, Some(millis(6000 - 1724)));
-        let late = "guard or backstop was woken 431ms late, so the command is stopped 1s 724ms earlier than usual";
+        let late =
+            "the guard or the backstop was woken 431ms late, so the command is stopped 1s 724ms earlier than usual";
         assert_eq!(leads.late.as_deref(), Some(late));
         let leads = leadership.leads_at(at(4), Late::new(millis(1288), millis(2575), false));
         assert_eq!(leads.left, Some(millis(6000 - 2575)));
-        let late = "guard or backstop was woken 1s 288ms late, which is outside the guarantee: raise --lease or the CPU \
-                    limit";
+        let late = "the guard or the backstop was woken 1s 288ms late, which is outside the guarantee: raise --lease \
+                    or the CPU limit";
         assert_eq!(leads.late.as_deref(), Some(late));
     }
 

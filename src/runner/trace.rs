@@ -71,7 +71,7 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
             answered("ledger", None, answer, |()| "the end of the run is written".to_owned())
         }
         Event::Tree(event) => tree(event),
-        Event::Late(late) => format!("guard or backstop was woken {:.1?} late, at the worst", late.worst),
+        Event::Late(late) => format!("the guard or the backstop was woken {:.1?} late, at the worst", late.worst),
         Event::RotationDue => "the time has come to hand over".to_owned(),
         Event::Counted { answer } => answered("standbys", None, answer, |count| match count {
             Some(count) => format!("{count} others wait"),

@@ -221,7 +221,7 @@ const MEANINGS: [(&str, &str); 18] = [
     ("expected INFO, got nothing", "the server closed the connection"),
     ("expected INFO, got", NO_SUCH_SERVER),
     ("connection closed before message completed", "the server closed the connection"),
-    ("failed to lookup address information", "its name has no address: check the host in the store URL"),
+    ("failed to lookup address information", "its name cannot be resolved: check the host in the store URL"),
 ];
 const NO_TLS: &str =
     "the server does not answer with TLS: name the port where it does, or write the store URL without TLS";

@@ -64,7 +64,7 @@ impl Place {
 /// Tries all addresses of a name: there may be several, and the first may be silent. The caller bounds the last one.
 async fn reach(name: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let addresses: Vec<_> = lookup_host((name, port)).await?.collect();
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name cannot be resolved");
     for (index, address) in addresses.iter().enumerate() {
         let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
         let share = deadline.saturating_duration_since(Instant::now()) / left;

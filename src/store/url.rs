@@ -84,7 +84,7 @@ impl<'a> StoreUrl<'a> {
 
     fn parts(scheme: &'a str, rest: &str, known: &[&str]) -> Result<Self, String> {
         let Some(rest) = rest.strip_prefix("//") else {
-            return Err(format!("{scheme}: lacks its // after it: write {scheme}://HOST"));
+            return Err(format!("{scheme}: needs // after it: write {scheme}://..."));
         };
         if rest.contains('#') {
             return Err(format!("{scheme}:// takes no '#': write %23 for one in a name or a password"));

@@ -53,7 +53,8 @@ impl Leader {
     /// The worst of guard and backstop so far, as the candidate knows it.
     fn lateness(&self) -> Duration {
         let said = self.why();
-        let told = said.lines().find_map(|line| line.trim_start().strip_prefix("one: guard or backstop was woken "));
+        let told =
+            said.lines().find_map(|line| line.trim_start().strip_prefix("one: the guard or the backstop was woken "));
         let late = told.and_then(|told| told.split(" late").next());
         late.map_or(Duration::ZERO, |late| humantime::parse_duration(late).expect("a duration"))
     }
@@ -78,7 +79,7 @@ fn a_late_guard_makes_the_deadline_earlier_and_leads_on() {
     leader.wait_for(&format!("its backstop is process {}, its guard process {}\n", leader.backstop, leader.guard));
     for process in [leader.guard, leader.backstop] {
         stop(process);
-        leader.wait_for("one: guard or backstop was woken ");
+        leader.wait_for("one: the guard or the backstop was woken ");
         leader.wait_for(" late, so the command is stopped ");
     }
     assert!(!leader.fleet.logs().contains("lost"), "{}", leader.fleet.logs());

@@ -18,7 +18,7 @@ impl Address {
 
     pub fn read(rest: &str) -> Result<Self, String> {
         let Some(rest) = rest.strip_prefix("//") else {
-            return Err("dynamodb: lacks its // after it: write dynamodb://TABLE".to_owned());
+            return Err("dynamodb: needs // after it: write dynamodb://TABLE".to_owned());
         };
         let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
         // AWS, "Naming rules" of the DynamoDB Developer Guide.

@@ -24,7 +24,7 @@ impl Address {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let namespace = match place.strip_prefix("//") {
             None if !place.is_empty() => {
-                return Err("kubernetes: lacks its // before the namespace: write kubernetes://NAMESPACE".to_owned());
+                return Err("kubernetes: needs // before the namespace: write kubernetes://NAMESPACE".to_owned());
             }
             namespace => namespace.map_or("", |namespace| namespace.strip_suffix('/').unwrap_or(namespace)),
         };

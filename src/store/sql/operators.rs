@@ -131,7 +131,7 @@ fn conditions(statements: &Statements) -> Vec<(String, Finding)> {
                     .to_owned(),
                 Finding::doubtful(
                     "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for \
-                     one lease duration; that is enough unless the old primary still serves clients",
+                     one lease; that is enough unless the old primary still serves clients",
                 ),
             ),
             (
@@ -161,7 +161,7 @@ fn conditions(statements: &Statements) -> Vec<(String, Finding)> {
                 format!("NOT {IS_GALERA}"),
                 Finding::doubtful(
                     "the server is a node of a Galera cluster: nobody is granted a lease by another node than the last \
-                     one for one lease duration, because the nodes' clocks may differ; so let all candidates name the \
+                     one for one lease, because the nodes' clocks may differ; so let all candidates name the \
                      same node first",
                 ),
             ),
@@ -172,7 +172,7 @@ fn conditions(statements: &Statements) -> Vec<(String, Finding)> {
                 ),
                 Finding::doubtful(
                     "the server has replicas, so a failover may forget leases: after one, nobody is granted a lease for \
-                     one lease duration; that is enough unless the old server still serves clients",
+                     one lease; that is enough unless the old server still serves clients",
                 ),
             ),
         ],

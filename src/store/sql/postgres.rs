@@ -166,7 +166,7 @@ impl client::Connection for Connection {
         let mut findings = Vec::new();
         if !self.has_timeline {
             findings.push(Finding::doubtful(
-                "the server does not tell its timeline, so a failover that forgets leases goes unnoticed",
+                "the server does not report its timeline, so a failover that forgets leases goes unnoticed",
             ));
         }
         findings.push(if watch::hears(server, self).await? == Some(true) {

@@ -86,6 +86,6 @@ fn what_the_environment_lacks_is_said_in_one_line() {
     run(here, &[("AWS_REGION", "eu-west-1")]).refused(78, "no AWS credentials for DynamoDB at https://");
     let key = [("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "hunter2")];
     let nowhere = "region=eu-west-1&endpoint=http://nowhere.invalid:8000";
-    run(nowhere, &key).refused(69, "cannot reach DynamoDB at http://nowhere.invalid:8000: its name has no address");
+    run(nowhere, &key).refused(69, "cannot reach DynamoDB at http://nowhere.invalid:8000: its name cannot be resolved");
     run("endpoint=localhost:8000", &key).refused(64, "the endpoint of dynamodb:// is not a URL");
 }

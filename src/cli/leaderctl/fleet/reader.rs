@@ -41,7 +41,7 @@ const IN_TURN: usize = 500;
 const AT_ONCE: usize = 1000;
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ReadingFlags {
-    /// Time between two readings of the store [default: 1s; 30s on DynamoDB, Kubernetes and object storage]
+    /// Time from one poll of the store to the next [default: 1s; 30s on DynamoDB, Kubernetes and object storage]
     #[arg(long, value_name = "DURATION", value_parser = interval)]
     interval: Option<Duration>,
 

@@ -72,7 +72,7 @@ fn stepped_wall_clock() -> u64 {
 
 /// `FILE UNTIL [stubborn]`: appends `OWNER TERM PID BOOT_NANOSECONDS` to a file until it dies.
 fn be_command(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
-    let wrong = || io::Error::other("this program is started by leaderctl selftest alone");
+    let wrong = || io::Error::other("only leaderctl selftest starts this program");
     let path = arguments.next().ok_or_else(wrong)?;
     let until = arguments.next().and_then(|text| text.to_str()?.parse().ok()).ok_or_else(wrong)?;
     if arguments.next().is_some_and(|flag| flag == STUBBORN) {
