@@ -52,9 +52,11 @@ pub mod wire;
 
 pub use spec::{GuardSpec, Plan, in_memory};
 
-use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, TreeEvent};
+use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, StartError, TreeEvent};
 use crate::observe::terminal;
-use crate::sys::{self, Birth, ChildState, Companion, KillTimer, Listens, Namespaces, Scheduling, SingleThread};
+use crate::sys::{
+    self, Birth, ChildState, Companion, KillTimer, Listens, Namespaces, Scheduling, SingleThread, Started,
+};
 use crate::time::BootInstant;
 use cgroup::Leaf;
 use foreground::Foreground;
@@ -131,6 +133,7 @@ fn guard(
         listens,
         line: Some(line),
         command_line: plan.words,
+        started: None,
         start: Start { single_thread, mask, scheduling: means.scheduling, most_real_time: priority.most_of_command() },
         runner: Runner::new(plan.hooks),
         checker: plan.health.map(Checker::new),
@@ -205,6 +208,8 @@ impl Start {
             listens: Listens::default(),
             cgroup: tree.leaf().map(Leaf::directory),
             not_after: not_after.since_boot().unwrap_or(Duration::MAX),
+            news: None,
+            until: Duration::MAX,
         }
     }
 }
@@ -246,6 +251,8 @@ struct Guard {
     line: Option<Line>,
     /// COMMAND and its arguments. Empty once it was started.
     command_line: Vec<Vec<u8>>,
+    /// Some from COMMAND's start to its end, except in a PID namespace.
+    started: Option<Started>,
     start: Start,
     runner: Runner,
     /// Some if COMMAND's health is checked.
@@ -265,15 +272,22 @@ struct Guard {
 impl Guard {
     fn start(&mut self) {
         let not_after = self.policy.start_by();
+        let until = self.wake_at().since_boot().unwrap_or(Duration::MAX);
         let mut command_line = std::mem::take(&mut self.command_line).into_iter().map(OsString::from_vec);
         let program = command_line.next().unwrap_or_default();
         let arguments: Vec<OsString> = command_line.collect();
         let (keyboard, keyboards_end) = self.terminal.as_ref().and_then(|_| Line::pair().ok()).unzip();
         let companion = keyboards_end.as_ref().map(|end| Companion { run: keyboard::run, line: end.as_fd() });
         let terminal = self.terminal.as_mut().and_then(Foreground::to_hand_over);
-        let birth = Birth { companion, listens: self.listens, ..self.start.birth(&self.tree, terminal, not_after) };
+        let news = self.line.as_ref().map(AsFd::as_fd);
+        let listens = self.listens;
+        let birth = Birth { companion, listens, news, until, ..self.start.birth(&self.tree, terminal, not_after) };
         let started = match self.namespaces {
-            None => sys::start_command(&program, &arguments, birth).map(|command| (command, None)),
+            None => sys::start_command(&program, &arguments, birth).map(|started| {
+                let command = started.pid;
+                self.started = Some(started);
+                (command, None)
+            }),
             Some(namespaces) => {
                 let inside = init::Inside { program: &program, arguments: &arguments, stop_signal: self.stop_signal };
                 init::start(namespaces, &inside, birth).map(|(init, line)| (init, Some(line)))
@@ -282,26 +296,31 @@ impl Guard {
         match started {
             Ok((child, inits_line)) => {
                 self.keyboard = keyboard;
-                self.started(child, inits_line);
+                self.take_note_of(child, inits_line);
                 self.take(Input::CommandStarted);
                 if let Some(checker) = &mut self.checker {
                     checker.checks.command_started(BootInstant::now());
                 }
             }
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
-                self.report(&Report::Tree(TreeEvent::DeadlineReached));
-                self.report(&Report::Tree(TreeEvent::Unready(HookEnd::Cut)));
-                self.take(Input::CommandNotStarted(Reason::Lost));
-            }
             Err(error) => {
-                self.report(&Report::Tree(TreeEvent::NotStarted(error.into())));
-                self.take(Input::CommandNotStarted(Reason::NotStarted));
+                let reason = self.report_not_started(error.into());
+                self.take(Input::CommandNotStarted(reason));
             }
         }
     }
 
+    fn report_not_started(&self, error: StartError) -> Reason {
+        if error == StartError(libc::ETIME) {
+            self.report(&Report::Tree(TreeEvent::DeadlineReached));
+            self.report(&Report::Tree(TreeEvent::Unready(HookEnd::Cut)));
+            return Reason::Lost;
+        }
+        self.report(&Report::Tree(TreeEvent::NotStarted(error)));
+        Reason::NotStarted
+    }
+
     /// Takes note of the new child: an init if there is a line to it, otherwise COMMAND.
-    fn started(&mut self, child: Pid, inits_line: Option<Line>) {
+    fn take_note_of(&mut self, child: Pid, inits_line: Option<Line>) {
         let command = match inits_line {
             None => {
                 self.tree.grew();
@@ -483,10 +502,11 @@ impl Guard {
             self.hear_init();
             self.init = None;
             if self.command.is_some() {
-                self.command_ended(CommandEnd::Signalled(libc::SIGKILL));
+                self.command_ended(Ok(CommandEnd::Signalled(libc::SIGKILL)));
             }
         } else if self.command == Some(pid) {
-            self.command_ended(end);
+            let error = self.started.take().and_then(|started| started.error());
+            self.command_ended(error.map_or(Ok(end), |error| Err(error.into())));
         } else if let Some(hook) = self.runner.reaped(pid) {
             self.hook_over(hook, end.into());
         } else if self.checker.as_mut().is_some_and(|checker| checker.reaped(pid)) {
@@ -494,9 +514,13 @@ impl Guard {
         }
     }
 
-    fn command_ended(&mut self, end: CommandEnd) {
-        self.report(&Report::Tree(TreeEvent::Ended(end)));
-        self.command_end = Some(end);
+    /// An error is that of an exec(2) which took so long that COMMAND counted as started.
+    fn command_ended(&mut self, end: Result<CommandEnd, StartError>) {
+        match end {
+            Ok(end) => self.report(&Report::Tree(TreeEvent::Ended(end))),
+            Err(error) => drop(self.report_not_started(error)),
+        }
+        self.command_end = end.ok();
         self.ask_terminal_at = BootInstant::NEVER;
         // Nothing else is left to see.
         if let Some(keyboard) = &self.keyboard {
@@ -517,9 +541,10 @@ impl Guard {
     fn hear_init(&mut self) {
         while let Some(line) = self.inits_line() {
             match line.hear_report() {
-                Heard::Message(Report::Tree(TreeEvent::Ended(end)), _) => self.command_ended(end),
+                Heard::Message(Report::Tree(TreeEvent::Ended(end)), _) => self.command_ended(Ok(end)),
+                Heard::Message(Report::Tree(TreeEvent::NotStarted(error)), _) => self.command_ended(Err(error)),
                 Heard::Message(Report::Paused { signal }, _) => self.stopped(signal),
-                // An init reports nothing else.
+                // An init reports nothing else that matters now.
                 Heard::Message(..) => {}
                 Heard::Silence => return,
                 // The init is dying, and the kernel kills the rest of its namespace before it can be reaped.

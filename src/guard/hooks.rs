@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 use strum::Display;
@@ -87,8 +88,8 @@ impl Runner {
         told.extend(reason.map(|reason| ("LEADERRUN_REASON", reason.to_string())));
         told.extend(command_end.map(|end| ("LEADERRUN_EXIT_STATUS", end.exit_status().to_string())));
         let started = sys::start_hook(&OsString::from_vec(command), &told, birth);
-        let pid = started.map_err(|error| HookEnd::NotStarted(error.into()))?;
-        self.running = Some((hook, pid));
+        let started = started.map_err(|error| HookEnd::NotStarted(error.into()))?;
+        self.running = Some((hook, started.pid));
         Ok(())
     }
 
@@ -108,7 +109,9 @@ impl Runner {
 
 impl Guard {
     pub(super) fn run_hook(&mut self, hook: Hook, not_after: BootInstant) {
-        let birth = self.start.birth(&self.tree, None, not_after);
+        let news = self.line.as_ref().map(AsFd::as_fd);
+        let until = self.wake_at().since_boot().unwrap_or(Duration::MAX);
+        let birth = Birth { news, until, ..self.start.birth(&self.tree, None, not_after) };
         match self.runner.start(hook, self.policy.reason(), self.command_end, birth) {
             Ok(()) => self.tree.grew(),
             Err(end) => self.hook_over(hook, end),

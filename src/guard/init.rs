@@ -23,11 +23,10 @@ use super::tree::REAPS_FOR;
 use super::watch::Watch;
 use super::wire::{Heard, Line, Report};
 use crate::election::{CommandEnd, StartError, TreeEvent};
-use crate::sys::{self, Birth, ChildState, Namespaces, SingleThread, wait_any};
+use crate::sys::{self, Birth, ChildState, Namespaces, SingleThread, Started, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, getegid, geteuid};
@@ -35,6 +34,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 /// Exit status of an init whose setup failed.
 const NOT_SET_UP: u8 = 1;
@@ -47,7 +47,7 @@ pub struct Inside<'a> {
 }
 
 /// Starts an init with COMMAND below it. If it fails, no process is left, and the error is as that of
-/// [`sys::start_command`].
+/// [`sys::start_command`]. If that takes so long that something else is due, the line will tell.
 pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> io::Result<(Pid, Line)> {
     let (line, inits_line) = Line::pair()?;
     let owner = (geteuid(), getegid());
@@ -57,15 +57,10 @@ pub fn start(namespaces: Namespaces, inside: &Inside<'_>, birth: Birth<'_>) -> i
         run(namespaces, owner, inside, birth, &inits_line);
     };
     drop(inits_line);
-    let first = loop {
-        match line.hear_report() {
-            Heard::Silence => {
-                let _ = poll(&mut [PollFd::new(line.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
-            }
-            heard => break heard,
-        }
-    };
-    let error = match first {
+    if !birth.waits_for(line.as_fd()) {
+        return Ok((init, line));
+    }
+    let error = match line.hear_report() {
         Heard::Message(Report::Started { .. }, _) => return Ok((init, line)),
         Heard::Message(Report::Tree(TreeEvent::NotStarted(StartError(errno))), _) => errno,
         Heard::Message(..) | Heard::Silence | Heard::Closed => sys::NO_PROCESS,
@@ -119,11 +114,12 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
         .map_err(|_| io::Error::from_raw_os_error(sys::NO_PROCESS))
         .and_then(|()| {
             let watch = Watch::new()?;
-            Ok((watch, sys::start_command(inside.program, inside.arguments, Birth { cgroup: None, ..birth })?))
+            let birth = Birth { cgroup: None, news: Some(line.as_fd()), until: Duration::MAX, ..birth };
+            Ok((watch, sys::start_command(inside.program, inside.arguments, birth)?))
         });
     match started {
         Ok((watch, command)) => {
-            line.report(&Report::Started { pid: command.as_raw() });
+            line.report(&Report::Started { pid: command.pid.as_raw() });
             look_after(line, watch, command, inside.stop_signal);
             sys::exit_at_once(0);
         }
@@ -135,8 +131,8 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
 }
 
 /// Reaps, signals and reports until the namespace is empty or the guard is gone.
-fn look_after(line: &Line, mut watch: Watch, command: Pid, stop_signal: Signal) {
-    let mut command = Some(command);
+fn look_after(line: &Line, mut watch: Watch, started: Started, stop_signal: Signal) {
+    let mut command = Some(started.pid);
     loop {
         let until = BootInstant::now().plus(REAPS_FOR);
         let mut ends_are_left = true;
@@ -157,7 +153,10 @@ fn look_after(line: &Line, mut watch: Watch, command: Pid, stop_signal: Signal) 
                     };
                     // From here on another process may get the number.
                     command = None;
-                    line.report(&Report::Tree(TreeEvent::Ended(end)));
+                    line.report(&Report::Tree(match started.error() {
+                        Some(error) => TreeEvent::NotStarted(error.into()),
+                        None => TreeEvent::Ended(end),
+                    }));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => {

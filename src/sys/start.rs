@@ -2,11 +2,15 @@
 //!
 //! The hazard: a process may be stopped for any time between the decision to start COMMAND and exec(2). So the new
 //! process looks at the clock right before it becomes COMMAND, and dies with the guard from its first instruction on.
+//!
+//! Another hazard: exec(2) takes as long as the disk, the file server or the virus scanner behind the program. Who waits
+//! for it hears no order and misses a deadline. So nobody waits for longer than there is nothing else to do.
 
 use super::boot_clock;
 use crate::exit;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::{Pid, getpid, getppid, tcsetpgrp};
@@ -15,7 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -276,18 +280,51 @@ pub struct Birth<'a> {
     /// because a process can be stopped at any time. So the new process itself looks at the clock, right before it
     /// becomes the program. Time since boot, as from [`boot_clock`].
     pub not_after: Duration,
+    /// The caller waits for exec(2) until this can be read, or until this time since boot.
+    pub news: Option<BorrowedFd<'a>>,
+    pub until: Duration,
+}
+
+impl Birth<'_> {
+    /// Waits for what tells whether exec(2) has succeeded. False if the caller has something else to do before.
+    pub fn waits_for(&self, answer: BorrowedFd<'_>) -> bool {
+        let readable = |file| PollFd::new(file, PollFlags::POLLIN);
+        // Without news, the same file again.
+        let mut sources = [answer, self.news.unwrap_or(answer)].map(readable);
+        loop {
+            let left = self.until.saturating_sub(boot_clock());
+            if poll(&mut sources, PollTimeout::try_from(left).unwrap_or(PollTimeout::NONE)) != Err(Errno::EINTR) {
+                return sources[0].any().unwrap_or(false);
+            }
+        }
+    }
+}
+
+/// A process that has become the program, or may still fail to.
+#[derive(Debug)]
+pub struct Started {
+    pub pid: Pid,
+    /// Some if exec(2) had not returned when the caller had something else to do.
+    failure: Option<File>,
+}
+
+impl Started {
+    /// The error of exec(2), once the process has ended. None if it had become the program.
+    pub fn error(&self) -> Option<io::Error> {
+        self.failure.as_ref().and_then(error_in)
+    }
 }
 
 /// Starts COMMAND as the leader of its own process group. It dies with this process. If exec(2) fails, that is the
 /// error; ETIME if it is too late.
-pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) -> io::Result<Pid> {
+pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) -> io::Result<Started> {
     let mut command = Command::new(program);
     command.args(arguments);
     start(command, birth)
 }
 
 /// Starts `sh -c TEXT` as [`start_command`] does, with empty input, and with `told` added to the environment.
-pub fn start_hook(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Pid> {
+pub fn start_hook(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Started> {
     start(shell(text, told), birth)
 }
 
@@ -328,9 +365,9 @@ fn fork(birth: Birth<'_>) -> io::Result<(Option<Pid>, bool)> {
     }
 }
 
-fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
+fn start(command: Command, birth: Birth<'_>) -> io::Result<Started> {
     let guard = getpid();
-    let (failure, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    let (failure, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let (child, moves) = fork(birth)?;
     let Some(child) = child else {
         drop(failure);
@@ -340,13 +377,21 @@ fn start(command: Command, birth: Birth<'_>) -> io::Result<Pid> {
         exit_at_once(exit::NOT_FOUND)
     };
     drop(result);
-    let mut number = [0; 4];
-    // exec(2) has closed the pipe, or the end of the child has. That counts as a run that ended at once.
-    if File::from(failure).read_exact(&mut number).is_err() {
-        return Ok(child);
+    let failure = File::from(failure);
+    if !birth.waits_for(failure.as_fd()) {
+        return Ok(Started { pid: child, failure: Some(failure) });
     }
+    let Some(error) = error_in(&failure) else { return Ok(Started { pid: child, failure: None }) };
     let _ = nix::sys::wait::waitpid(child, None);
-    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
+    Err(error)
+}
+
+/// What the child has written before it ended. None if nothing: exec(2) has closed the pipe, or the end of the child
+/// has. That counts as a run that ended at once.
+fn error_in(mut failure: &File) -> Option<io::Error> {
+    let mut number = [0; 4];
+    failure.read_exact(&mut number).ok()?;
+    Some(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
 }
 
 /// Runs in the child: becomes the program, or returns the error.
@@ -430,29 +475,73 @@ mod tests {
         std::thread::spawn(of_the_thread).join().unwrap();
     }
 
+    fn birth(single_thread: &SingleThread) -> Birth<'_> {
+        Birth {
+            single_thread,
+            mask: SigSet::empty(),
+            scheduling: Scheduling::current().unwrap(),
+            most_real_time: None,
+            terminal: None,
+            companion: None,
+            listens: [false; 2],
+            cgroup: None,
+            not_after: Duration::MAX,
+            news: None,
+            until: Duration::MAX,
+        }
+    }
+
     #[test]
     fn a_command_is_not_started_once_it_is_too_late() {
         let scratch = tempfile::TempDir::new().unwrap();
         let file = scratch.path().join("started");
+        let single_thread = SingleThread(PhantomData);
         let start = |not_after| {
-            let birth = Birth {
-                single_thread: &SingleThread(PhantomData),
-                mask: SigSet::empty(),
-                scheduling: Scheduling::current().unwrap(),
-                most_real_time: None,
-                terminal: None,
-                companion: None,
-                listens: [false; 2],
-                cgroup: None,
-                not_after,
-            };
+            let birth = Birth { not_after, ..birth(&single_thread) };
             start_command("touch".as_ref(), &[file.clone().into()], birth)
         };
         assert_eq!(start(boot_clock()).unwrap_err().raw_os_error(), Some(libc::ETIME));
         assert!(!file.exists());
-        let pid = start(Duration::MAX).unwrap();
+        let pid = start(Duration::MAX).unwrap().pid;
         let status = nix::sys::wait::waitpid(pid, None).unwrap();
         assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, 0));
         assert!(file.exists());
+    }
+
+    /// Who opens the file waits until its lease ends, at most 45 seconds (fcntl(2)). Forked processes share the lease.
+    fn lease(file: &File, kind: libc::c_int) -> nix::Result<()> {
+        /// From fcntl.h. libc lacks it.
+        const F_SETSIG: libc::c_int = 10;
+        // SAFETY: these commands of fcntl(2) take only numbers. The kernel tells the holder when somebody waits, by a
+        // signal that is ignored.
+        unsafe {
+            Errno::result(libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG))?;
+            Errno::result(libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind)).map(drop)
+        }
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_read_yet_keeps_its_starter_from_nothing() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        let program = scratch.path().join("program");
+        std::fs::write(&program, "#!/there/is/no/such/interpreter\n").unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let (news, sender) = nix::unistd::pipe().unwrap();
+        nix::unistd::write(&sender, b"news").unwrap();
+        let single_thread = SingleThread(PhantomData);
+        let soon = boot_clock() + Duration::from_millis(100);
+        for (news, until) in [(Some(news.as_fd()), Duration::MAX), (None, soon)] {
+            let file = File::open(&program).unwrap();
+            // A child that another test forks may have the file open for a moment.
+            while lease(&file, libc::F_WRLCK) == Err(Errno::EAGAIN) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let birth = Birth { news, until, ..birth(&single_thread) };
+            let started = start_command(program.as_os_str(), &[], birth).expect("the kernel still looks for it");
+            lease(&file, libc::F_UNLCK).unwrap();
+            let status = nix::sys::wait::waitpid(started.pid, None).unwrap();
+            assert_eq!(status, nix::sys::wait::WaitStatus::Exited(started.pid, exit::NOT_FOUND.into()));
+            assert_eq!(started.error().and_then(|error| error.raw_os_error()), Some(libc::ENOENT));
+        }
     }
 }
