@@ -108,11 +108,16 @@ fn guard(
     mask: SigSet,
     single_thread: SingleThread,
 ) -> io::Result<()> {
-    nix::sys::prctl::set_child_subreaper(true)?;
     let _ = nix::sys::prctl::set_name(c"lr-guard");
-    nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
-    let mut watch = Watch::new()?;
     let GuardSpec { plan, means, deadline, listens, .. } = spec;
+    let set_up = || -> io::Result<_> {
+        nix::sys::prctl::set_child_subreaper(true)?;
+        nix::unistd::setpgid(Pid::this(), Pid::from_raw(0))?;
+        Ok((Watch::new()?, KillTimer::new()?, plan.measure.map(Sampler::new).transpose()?))
+    };
+    // Otherwise it would look as if something had killed us.
+    let not_started = TreeEvent::NotStarted(StartError(sys::NO_PROCESS));
+    let (mut watch, kill_timer, sampler) = set_up().inspect_err(|_| line.report(&Report::Tree(not_started)))?;
     let hooks = plan.hooks.times();
     let mut guard = Guard {
         policy: Policy::with_hooks(BootInstant::now(), deadline, plan.grace, hooks)
@@ -141,8 +146,8 @@ fn guard(
         hook_ended: None,
         kill: None,
         finished: false,
-        kill_timer: KillTimer::new()?,
-        sampler: plan.measure.map(Sampler::new).transpose()?,
+        kill_timer,
+        sampler,
     };
     guard.set_kill_timer();
     if hooks.pre_start.is_zero() {

@@ -335,7 +335,9 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
         exit::NOT_FOUND if name.contains('/') => format!("{name}: command not found: there is no such file"),
         exit::NOT_FOUND => format!("{name}: command not found; write its path, or add its directory to PATH"),
         _ if error.0 == sys::NO_PROCESS => {
-            format!("cannot start {name}: the operating system refused a process, its cgroup or its namespaces")
+            format!(
+                "cannot start {name}: the operating system refused a process, its timer, its cgroup or its namespaces"
+            )
         }
         exit::NOT_EXECUTABLE => format!("{name}: cannot be executed: {error}"),
         _ if error.0 == libc::EAGAIN => {
