@@ -139,6 +139,25 @@ async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_he
     assert!(!lock.is_free());
 }
 
+/// As if all our processes were frozen, or the host had vanished behind a proxy.
+#[tokio::test]
+async fn a_lock_of_a_leader_that_asks_nothing_is_freed_when_its_lease_is_over_and_not_a_moment_before() {
+    let lock = Lock::new().await;
+    let store = lock.store();
+    let one = with_lease("one", Duration::from_secs(2));
+    let term = lead(&store, &one).await;
+    let mut asked = Instant::now();
+    for sequence in 1..4 {
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        assert!(!lock.is_free());
+        asked = Instant::now();
+        assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));
+    }
+    eventually("it is free", async || lock.is_free()).await;
+    assert!(asked.elapsed() >= one.lease, "{:?}", asked.elapsed());
+    assert!(lock.is_free(), "the candidate is still there");
+}
+
 #[tokio::test]
 async fn a_lock_that_a_lost_session_of_ours_keeps_is_not_in_our_way() {
     let (lock, gate, store, one, term) = led_through_a_gate(REQUEST_TIMEOUT).await;

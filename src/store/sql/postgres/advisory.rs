@@ -14,7 +14,9 @@
 //! - The session may end while we lead: a restart, `pg_terminate_backend`. The connection does not tell us reliably. So
 //!   each renewal makes the server confirm that our backend holds the lock, and takes the lock again if it does not. If
 //!   another program was faster, the leadership ends.
-//! - The whole machine may vanish. So the server checks whether we are there, but not before the lease ends.
+//! - The whole machine may vanish, or all our processes freeze. So the server ends a session on which nothing was asked
+//!   for a lease. Before PostgreSQL 14 it cannot; there it checks whether the machine is there, but not before the lease
+//!   ends.
 //! - Behind a pooler in transaction mode, the lock would belong to the pooler's next client. So it is refused there.
 
 use super::Connection;
@@ -27,6 +29,7 @@ use crate::store::sql::client::{Cells, Connection as _, is_true, value};
 use crate::store::sql::failure::Failure;
 use crate::store::sql::server::Server;
 use crate::store::{ErrorKind, Holder, StoreError};
+use crate::time::millis;
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -301,12 +304,14 @@ fn wait(key: i64, lease: Duration) -> String {
 
 fn taking(lock: &str, lease: Duration) -> String {
     let (interval, silence) = patience(lease);
+    // At least one, because zero is no limit. Each renewal asks something on this session.
+    let idle = millis(lease).max(1);
     format!(
         "SELECT {lock}, set_config('tcp_keepalives_idle', '{interval}', false), \
          set_config('tcp_keepalives_interval', '{interval}', false), set_config('tcp_keepalives_count', '4', false), \
          set_config('tcp_user_timeout', '{silence}s', false), \
          CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL \
-         THEN set_config('idle_session_timeout', '0', false) END"
+         THEN set_config('idle_session_timeout', '{idle}', false) END"
     )
 }
 
