@@ -1,6 +1,6 @@
 //! The lock of other programs, beside the lease: in which order both are taken and given back.
 
-use crate::memory::{Memory, Name, Server};
+use crate::memory::{Memory, Name, Server, Style};
 use crate::world::*;
 use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::store::foreign_lock::{ForeignLock, Hold};
@@ -162,6 +162,28 @@ fn a_lock_that_is_gone_ends_the_leadership_and_is_held_until_the_tree_is_dead() 
         assert!(matches!(lost, Ok(Renewal::Lost(Some(holder))) if holder.owner == STRANGER));
         assert_eq!(now(both.store.release(&one, term)), Ok(Release::Released));
         assert_eq!(both.has().as_deref(), Some(STRANGER));
+    });
+}
+
+/// Nothing reports that the lease of a leader that vanished is over.
+#[test]
+fn a_standby_hears_of_another_program_that_took_the_lock_after_a_leader_vanished_and_gives_it_back() {
+    each([SCRIPTED, LEASED, Style { pushes_documents: true, ..SCRIPTED }], |world| {
+        let (both, two) = (Both::new(&world), candidate("two"));
+        world.client().lead(&candidate("one"));
+        assert_eq!(both.refused(&two), "one");
+        soon(async {
+            let shard = shard();
+            let mut wait = std::pin::pin!(both.store.changed(&shard));
+            let quiet = std::time::Duration::from_millis(20);
+            assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
+            advance(LEASE + SLACK);
+            both.set(Some(STRANGER));
+            assert!(matches!(now(both.store.observe(&shard)), Ok(Observation::Held(by)) if by.owner == STRANGER));
+            assert!(tokio::time::timeout(quiet, &mut wait).await.is_err());
+            both.set(None);
+            wait.await.unwrap();
+        });
     });
 }
 

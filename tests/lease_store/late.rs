@@ -231,11 +231,6 @@ fn two_processes_with_one_owner_are_two() {
     });
 }
 
-fn soon<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(seconds(20), future).await.expect("it is heard") })
-}
-
 #[test]
 fn a_standby_hears_of_a_release_and_of_nothing_else() {
     each([SCRIPTED, LEASED], |world| {

@@ -188,6 +188,12 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("it waits for nothing")
 }
 
+/// Waits for what comes soon, by the real clock.
+pub fn soon<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(seconds(20), future).await.expect("it is heard") })
+}
+
 pub fn shard() -> Shard {
     "db/main".parse().unwrap()
 }

@@ -35,6 +35,13 @@ impl LeaseStore {
         }
     }
 
+    /// Another program holds the lock, and no lease stands. A watch may still show the lease of a leader that is gone,
+    /// because nothing reports an end by time: so it begins again, and looks now and then for the end of the lock.
+    pub(super) fn held_by_lock(&self, holder: Holder) -> Holder {
+        self.is_behind.notify_waiters();
+        holder
+    }
+
     pub(super) async fn claim_with_lock(
         &self,
         lock: &dyn ForeignLock,
@@ -46,7 +53,7 @@ impl LeaseStore {
                 Observation::Held(leader) if leader.session.as_ref().is_some_and(|of| *of != candidate.session) => {
                     leader
                 }
-                Observation::Held(_) | Observation::Free => holder,
+                Observation::Held(_) | Observation::Free => self.held_by_lock(holder),
             }));
         }
         let grant = match self.claim_lease(candidate).await? {

@@ -45,7 +45,10 @@ impl Leases for LeaseStore {
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
         match self.observe_lease(shard).await? {
-            Observation::Free => Ok(self.lock_holder(shard).await?.map_or(Observation::Free, Observation::Held)),
+            Observation::Free => {
+                let held = |holder| Observation::Held(self.held_by_lock(holder));
+                Ok(self.lock_holder(shard).await?.map_or(Observation::Free, held))
+            }
             held @ Observation::Held(_) => Ok(held),
         }
     }
