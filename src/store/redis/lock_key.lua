@@ -1,4 +1,4 @@
--- The lock of other programs. ARGV[1]: look, take, confirm or let go.
+-- The lock of other programs. ARGV[1]: look, take, confirm, regain or let go.
 local KEY, INFO = KEYS[1], KEYS[2]
 local what, session, term, lease, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
@@ -6,6 +6,8 @@ local what, session, term, lease, record = ARGV[1], ARGV[2], tonumber(ARGV[3]), 
 local mine = session .. ' ' .. (ARGV[3] or '')
 -- What a leader writes that found the key gone: it has lost, and no other program may begin before its tree is dead.
 local lost = mine .. ' lost'
+-- A leader asks. It has lost what it does not hold, whatever else is wrong with the keys.
+local leads = what == 'confirm' or what == 'regain'
 
 -- The term of the leadership of this session that the value names. Nil: it names none.
 local function term_of(value)
@@ -30,13 +32,12 @@ if what == 'let go' then
   return { 'done' }
 end
 -- A leader's own SET replaces what stands at INFO, whatever its type.
-if value == nil or (info == nil and what ~= 'confirm') then
+if value == nil or (info == nil and not leads) then
   return { 'strange', value == nil and KEY or INFO }
 end
 if value and not held then
   local left = call('PTTL', KEY)
-  -- A leader has lost it in any case.
-  if left == -1 and what ~= 'confirm' then
+  if left == -1 and not leads then
     return { 'eternal' }
   end
   return { 'held', value, left == -1 and '' or math.max(left, 0), info or '' }
@@ -48,7 +49,11 @@ end
 if held and held > term then
   return { 'lost' }
 end
-if what == 'confirm' and value ~= mine then
+-- This request may come after the key was let go, so it takes nothing.
+if what == 'confirm' and not value then
+  return { 'lost' }
+end
+if what == 'regain' or (what == 'confirm' and value ~= mine) then
   call('SET', KEY, lost, 'PX', lease)
   return { 'lost' }
 end

@@ -7,6 +7,8 @@
 //!   time.
 //! - A request may arrive late, when the same candidate leads again, and would free the key under a tree that runs. So
 //!   the value names the term too, and a request of an earlier leadership changes nothing.
+//! - A renewal may arrive after the release, and would take the key for nobody. So it takes no key that is gone. Only a
+//!   second request does that, which follows the answer.
 //!
 //! Whether another program that lost the key has stopped, no script can see.
 
@@ -156,10 +158,17 @@ impl ForeignLock for LockKey {
             *self.started.lock() = wall_clock_millis();
         }
         let record = foreign_lock::record(candidate, term, *self.started.lock()).to_string();
-        let how = if again { "confirm" } else { "take" };
         let (session, term) = (candidate.session.as_str(), term.to_string());
         let lease = millis(candidate.lease).to_string();
-        self.ask(&[how, session, &term, &lease, &record], self.replicas).await
+        let ask = async |how: &str| self.ask(&[how, session, &term, &lease, &record], self.replicas).await;
+        if !again {
+            return ask("take").await;
+        }
+        match ask("confirm").await? {
+            // Somebody waits for the answer, so the key was not let go.
+            Hold::Lost => ask("regain").await,
+            hold @ (Hold::Held | Hold::Taken(_)) => Ok(hold),
+        }
     }
 
     async fn let_go(&self, candidate: &Candidate, term: Term) -> Result<(), StoreError> {

@@ -145,6 +145,25 @@ async fn a_request_to_give_the_key_back_that_arrives_in_the_next_leadership_chan
 }
 
 #[tokio::test]
+async fn a_renewal_that_arrives_after_the_release_takes_no_key() {
+    let server = old_server();
+    let way = Gate::to(server.address());
+    let url = url(&server).replace(&server.address().to_string(), &way.address.to_string());
+    let store = open_with(&url, Duration::from_secs(4)).unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    way.once("confirm", Fate::Hold);
+    unknown(store.renew(&one, term, 1).await, "did not answer");
+    store.release(&one, term).await.unwrap();
+    let scripts =
+        || server.cli(&["INFO", "commandstats"]).lines().find(|line| line.contains("_evalsha:")).map(str::to_owned);
+    let before = scripts();
+    way.let_go();
+    eventually("it has arrived", async || scripts() != before).await;
+    assert!(take(&server, "backend-7", "1000"), "nobody leads");
+}
+
+#[tokio::test]
 async fn a_leader_whose_key_another_program_has_taken_for_ever_has_lost_it() {
     let server = old_server();
     let store = sharing(&server);
