@@ -427,7 +427,8 @@ mod tests {
         let begun = Instant::now();
         let until = BootInstant::now().plus(Duration::from_millis(100));
         tree.ask([Signal::SIGURG, Signal::SIGCONT], None, until);
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        // All of them take minutes.
+        assert!(begun.elapsed() < Duration::from_secs(90), "{:?}", begun.elapsed());
         member.kill().unwrap();
         member.wait().unwrap();
     }
