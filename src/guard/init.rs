@@ -120,7 +120,7 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
     match started {
         Ok((watch, command)) => {
             line.report(&Report::Started { pid: command.pid.as_raw() });
-            look_after(line, watch, command, inside.stop_signal);
+            look_after(line, watch, &command, inside.stop_signal);
             sys::exit_at_once(0);
         }
         Err(error) => {
@@ -131,7 +131,7 @@ fn run(namespaces: Namespaces, owner: (Uid, Gid), inside: &Inside<'_>, birth: Bi
 }
 
 /// Reaps, signals and reports until the namespace is empty or the guard is gone.
-fn look_after(line: &Line, mut watch: Watch, started: Started, stop_signal: Signal) {
+fn look_after(line: &Line, mut watch: Watch, started: &Started, stop_signal: Signal) {
     let mut command = Some(started.pid);
     loop {
         let until = BootInstant::now().plus(REAPS_FOR);
