@@ -355,8 +355,14 @@ pub struct Memory<W = Direct> {
 /// The lease protocol over them, on a server of its own, as its operator prepares it: it has forgotten nobody.
 #[must_use]
 pub fn reference() -> LeaseStore {
+    reference_by(Direct)
+}
+
+/// The same, where this lies between.
+#[must_use]
+pub fn reference_by(way: impl Way + 'static) -> LeaseStore {
     let server = Server::new(Style::SCRIPTED, wall_clock_millis);
-    let store = LeaseStore::new(Memory::new(Arc::new(server), Direct));
+    let store = LeaseStore::new(Memory::new(Arc::new(server), way));
     let vouched = store.vouch().now_or_never();
     vouched.expect("the memory does not wait").expect("it answers");
     store

@@ -1,19 +1,14 @@
-//! The adapter alone, over the reference store, whose answers are lost, late or refused on demand.
+//! The adapter alone, over a store in memory, whose answers are lost, late or refused on demand.
 
-use crate::memory::reference;
+use crate::memory::{Name, Step, Way, reference_by};
 use crate::support::claims::eventually;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::notes::orders::{self, Orders};
 use leaderrun::internals::slots::Slots;
-use leaderrun::internals::store::Administration;
 use leaderrun::internals::store::file::FileStore;
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::{
-    Claim, Delivery, ErrorKind, Finding, Leases, Note, NoteRead, Notes, Observation, Page, Release, Renewed, Report,
-    Store, StoreError,
-};
+use leaderrun::internals::store::{Administration, Claim, ErrorKind, Leases, Release, Store, StoreError};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -29,149 +24,92 @@ enum Fate {
     Swallowed,
     /// Its answer takes for ever; it is applied.
     Hangs,
-    /// It is refused in this way.
+    /// It is refused in this way, before anything is read.
     Fails(ErrorKind),
 }
 
-/// The reference store, and what it was asked for.
+/// The way to the server, and what was asked on it.
+#[derive(Clone, Default)]
+struct Line {
+    fates: Arc<Mutex<VecDeque<Fate>>>,
+    steps: Arc<Mutex<Vec<Step>>>,
+}
+
+impl Line {
+    fn fate(&self, step: &Step) -> Option<Fate> {
+        let mut fates = self.fates.lock().unwrap();
+        let comes = match fates.front()? {
+            Fate::Fails(_) => true,
+            Fate::Unheard | Fate::Swallowed | Fate::Hangs => matches!(step, Step::Put(Name::Shard(_))),
+        };
+        if comes { fates.pop_front() } else { None }
+    }
+}
+
+impl Way for Line {
+    async fn carry<A: Send + 'static>(
+        &self,
+        step: Step,
+        serve: impl Fn() -> A + Send + Sync + 'static,
+    ) -> Result<A, StoreError> {
+        let fate = self.fate(&step);
+        self.steps.lock().unwrap().push(step);
+        match fate {
+            None => Ok(serve()),
+            Some(Fate::Swallowed) => Err(StoreError::unknown("no answer")),
+            Some(Fate::Fails(kind)) => Err(StoreError { kind, message: "refused".to_owned(), cause: None }),
+            Some(Fate::Unheard) => {
+                serve();
+                Err(StoreError::unknown("no answer"))
+            }
+            Some(Fate::Hangs) => {
+                serve();
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+/// A store in memory that has forgotten nobody, and the way to it.
 struct Bent {
-    memory: LeaseStore,
-    fates: Mutex<VecDeque<Fate>>,
-    asked: Mutex<Vec<String>>,
-    /// How many requests read notes.
-    reads: AtomicUsize,
-    kernel: bool,
+    memory: Arc<LeaseStore>,
+    line: Line,
 }
 
 impl Default for Bent {
     fn default() -> Self {
-        let reads = AtomicUsize::default();
-        Self { memory: reference(), fates: Mutex::default(), asked: Mutex::default(), reads, kernel: false }
+        let line = Line::default();
+        Self { memory: Arc::new(reference_by(line.clone())), line }
     }
 }
 
 impl Bent {
     fn next(&self, fates: &[Fate]) {
-        self.fates.lock().unwrap().extend(fates);
+        self.line.fates.lock().unwrap().extend(fates);
     }
 
-    /// Since it was asked last.
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+    fn steps(&self) -> Vec<Step> {
+        std::mem::take(&mut *self.line.steps.lock().unwrap())
     }
 
-    fn note(&self, what: &str, shard: &Shard) {
-        self.asked.lock().unwrap().push(format!("{what} {shard}"));
-    }
-}
-
-#[async_trait::async_trait]
-impl Leases for Bent {
-    async fn claim(&self, candidate: &Candidate) -> Result<Claim, StoreError> {
-        self.note("claim", &candidate.shard);
-        let fate = self.fates.lock().unwrap().pop_front();
-        match fate {
-            None => self.memory.claim(candidate).await,
-            Some(Fate::Swallowed) => Err(StoreError::unknown("no answer")),
-            Some(Fate::Fails(kind)) => Err(StoreError { kind, message: "refused".to_owned(), cause: None }),
-            Some(Fate::Unheard) => {
-                self.memory.claim(candidate).await?;
-                Err(StoreError::unknown("no answer"))
-            }
-            Some(Fate::Hangs) => {
-                self.memory.claim(candidate).await?;
-                std::future::pending().await
+    /// The shards whose leases it was asked for since then.
+    fn asked(&self) -> Vec<Shard> {
+        let mut asked: Vec<Shard> = Vec::new();
+        for step in self.steps() {
+            let names = match step {
+                Step::Get { names, .. } => names,
+                Step::Put(name) => vec![name],
+                Step::Touch(_) | Step::Remove(_) | Step::List => Vec::new(),
+            };
+            for name in names {
+                if let Name::Shard(shard) = name
+                    && !asked.contains(&shard)
+                {
+                    asked.push(shard);
+                }
             }
         }
-    }
-
-    async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
-        self.note("observe", shard);
-        self.memory.observe(shard).await
-    }
-
-    async fn renew_and_read(
-        &self,
-        candidate: &Candidate,
-        term: Term,
-        sequence: u64,
-        shards: &[Shard],
-    ) -> Result<Renewed, StoreError> {
-        self.note("renew", &candidate.shard);
-        self.memory.renew_and_read(candidate, term, sequence, shards).await
-    }
-
-    async fn release(&self, candidate: &Candidate, term: Term) -> Result<Release, StoreError> {
-        self.note("release", &candidate.shard);
-        self.memory.release(candidate, term).await
-    }
-
-    async fn changed(&self, shard: &Shard) -> Result<(), StoreError> {
-        while self.memory.observe(shard).await? != Observation::Free {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
-    }
-}
-
-#[async_trait::async_trait]
-impl Administration for Bent {
-    async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
-        self.memory.inspect(shard).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<(Shard, Report)>, StoreError> {
-        self.memory.list(prefix).await
-    }
-
-    async fn revoke(&self, shard: &Shard, term: Term) -> Result<Release, StoreError> {
-        self.memory.revoke(shard, term).await
-    }
-
-    async fn prepare(&self) -> Result<Vec<String>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn check(&self) -> Result<Vec<Finding>, StoreError> {
-        Ok(Vec::new())
-    }
-}
-
-#[async_trait::async_trait]
-impl Store for Bent {
-    fn delivery(&self) -> Delivery {
-        Delivery::Push
-    }
-
-    fn expires(&self) -> bool {
-        !self.kernel
-    }
-
-    async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.memory.read_notes(wanted).await
-    }
-}
-
-#[async_trait::async_trait]
-impl Notes for Bent {
-    async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.memory.read(shard, page).await
-    }
-
-    async fn replace(
-        &self,
-        shard: &Shard,
-        page: &Page,
-        expected: Option<&str>,
-        draft: Option<&Note>,
-    ) -> Result<bool, StoreError> {
-        self.memory.replace(shard, page, expected, draft).await
-    }
-
-    async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
-        self.memory.standbys(prefix).await
+        asked
     }
 }
 
@@ -182,7 +120,11 @@ struct One {
 }
 
 impl One {
-    fn of(bent: &Arc<Bent>, owner: &str, slots: u32) -> Self {
+    fn of(bent: &Bent, owner: &str, slots: u32) -> Self {
+        Self::on(bent.memory.clone(), owner, slots)
+    }
+
+    fn on(store: Arc<dyn Store>, owner: &str, slots: u32) -> Self {
         let candidate = Candidate {
             shard: "s".parse().unwrap(),
             owner: owner.to_owned(),
@@ -191,8 +133,7 @@ impl One {
             pid: 7,
             lease: Duration::from_mins(1),
         };
-        let inner: Arc<dyn Store> = bent.clone();
-        let store = Slots::new(inner, &candidate, slots, PATIENCE).unwrap();
+        let store = Slots::new(store, &candidate, slots, PATIENCE).unwrap();
         Self { candidate, store }
     }
 
@@ -221,16 +162,10 @@ fn slot(number: u32) -> Shard {
     format!("s#{number}").parse().unwrap()
 }
 
-/// Of these, somebody else holds those.
-async fn taken(bent: &Bent, slots: &[u32]) -> Vec<(Candidate, Term)> {
-    let mut taken = Vec::new();
-    for &number in slots {
-        let mut other = One::of(&Arc::default(), "other", 1).candidate;
-        other.shard = slot(number);
-        let Ok(Claim::Granted(grant)) = bent.memory.claim(&other).await else { panic!("{number} is taken") };
-        taken.push((other, grant.term));
-    }
-    taken
+/// Somebody else holds this slot.
+async fn taken(bent: &Bent, number: u32) {
+    let other = Candidate { shard: slot(number), ..One::of(bent, "other", 1).candidate };
+    assert!(matches!(bent.memory.claim(&other).await, Ok(Claim::Granted(_))));
 }
 
 async fn order(bent: &Bent, shard: &Shard, edit: impl Fn(&mut Orders)) {
@@ -238,7 +173,7 @@ async fn order(bent: &Bent, shard: &Shard, edit: impl Fn(&mut Orders)) {
         edit(orders);
         true
     };
-    orders::change(&bent.memory, shard, edit).await.unwrap();
+    orders::change(&*bent.memory, shard, edit).await.unwrap();
 }
 
 async fn pause(bent: &Bent, shard: &Shard) {
@@ -249,24 +184,24 @@ async fn pause(bent: &Bent, shard: &Shard) {
 #[tokio::test]
 async fn a_claim_in_doubt_is_asked_again_first_and_alone() {
     for fate in [Fate::Unheard, Fate::Swallowed] {
-        let bent = Arc::new(Bent::default());
+        let bent = Bent::default();
         let one = One::of(&bent, "c0", 4);
         bent.next(&[fate, Fate::Swallowed, Fate::Fails(ErrorKind::NotApplied)]);
         assert!(one.claim().await.is_err());
-        let [first] = &bent.asked()[..] else { panic!("one was asked for") };
+        let first = bent.asked();
         for _ in 0..2 {
             assert!(one.claim().await.is_err() && one.store.slot().is_none());
-            assert_eq!(bent.asked().join(" "), *first, "{fate:?}");
+            assert_eq!(bent.asked(), first, "{fate:?}");
         }
-        assert_eq!(format!("claim s#{}", one.lead().await.0), *first);
-        assert_eq!(bent.asked().join(" "), *first);
+        assert_eq!(first, [slot(one.lead().await.0)]);
+        assert_eq!(bent.asked(), first);
         assert_eq!(bent.memory.list("s#").await.unwrap().iter().filter(|(_, r)| r.holder.is_some()).count(), 1);
     }
 }
 
 #[tokio::test]
 async fn a_claim_that_is_cut_off_is_in_doubt_and_who_leaves_releases_it() {
-    let bent = Arc::new(Bent::default());
+    let bent = Bent::default();
     let one = One::of(&bent, "c0", 4);
     bent.next(&[Fate::Hangs]);
     assert!(tokio::time::timeout(Duration::from_millis(20), one.claim()).await.is_err());
@@ -274,20 +209,21 @@ async fn a_claim_that_is_cut_off_is_in_doubt_and_who_leaves_releases_it() {
     assert!(held.len() == 1 && held[0].1.holder.is_some() && one.store.slot().is_none());
     assert_eq!(one.release(Term(0)).await, Ok(Release::Released));
     assert_eq!(bent.memory.inspect(&held[0].0).await.unwrap().holder, None);
-    bent.asked();
+    bent.steps();
     assert_eq!(one.release(Term(0)).await, Ok(Release::NotHeld));
-    assert!(bent.asked().is_empty(), "nothing was in doubt any more");
+    assert_eq!(bent.steps(), [], "nothing was in doubt any more");
 }
 
 #[tokio::test]
 async fn only_a_definite_refusal_ends_a_doubt() {
-    let bent = Arc::new(Bent::default());
+    let bent = Bent::default();
     let one = One::of(&bent, "c0", 2);
     bent.next(&[Fate::Swallowed]);
     assert!(one.claim().await.is_err());
     let asked = bent.asked();
-    let number: u32 = asked[0].rsplit_once('#').unwrap().1.parse().unwrap();
-    taken(&bent, &[number]).await;
+    let number = asked[0].slot().expect("it is a slot");
+    taken(&bent, number).await;
+    bent.steps();
     bent.next(&[Fate::Fails(ErrorKind::Denied)]);
     assert!(one.claim().await.is_err());
     assert_eq!(bent.asked(), asked);
@@ -296,18 +232,24 @@ async fn only_a_definite_refusal_ends_a_doubt() {
 
 #[tokio::test]
 async fn the_kernel_gets_back_what_it_gave_beside_the_slot_that_is_led() {
-    let bent = Arc::new(Bent { kernel: true, ..Bent::default() });
-    let one = One::of(&bent, "c0", 3);
+    let scratch = tempfile::TempDir::new().unwrap();
+    let (store, other) = (Arc::new(FileStore::open(scratch.path()).unwrap()), FileStore::open(scratch.path()).unwrap());
+    let one = One::on(store.clone(), "c0", 3);
+    let in_slot = |number| Candidate { shard: slot(number), ..one.candidate.clone() };
+    for number in 1..=3 {
+        assert!(matches!(store.claim(&in_slot(number)).await, Ok(Claim::Granted(_))));
+    }
     let (led, _) = one.lead().await;
-    let mut asked = bent.asked();
-    assert_eq!(asked.remove(0), format!("claim s#{led}"));
-    let others = (1..=3).filter(|&other| other != led);
-    assert_eq!(asked, others.map(|other| format!("release s#{other}")).collect::<Vec<_>>());
+    for number in 1..=3 {
+        let stranger = Candidate { session: Session::random().unwrap(), ..in_slot(number) };
+        let claim = other.claim(&stranger).await;
+        assert_eq!(matches!(claim, Ok(Claim::Granted(_))), number != led, "{number}: {claim:?}");
+    }
 }
 
 #[tokio::test]
 async fn a_pause_of_the_shard_that_keeps_leaders_does_not_hide_one_of_a_slot_that_does_not() {
-    let bent = Arc::new(Bent::default());
+    let bent = Bent::default();
     let one = One::of(&bent, "c0", 1);
     one.lead().await;
     let keep = orders::pause(None, true, None).unwrap();
@@ -324,19 +266,19 @@ async fn a_pause_of_the_shard_that_keeps_leaders_does_not_hide_one_of_a_slot_tha
 
 #[tokio::test]
 async fn one_request_reads_the_orders_of_all_slots_that_are_on_hold() {
-    let bent = Arc::new(Bent::default());
+    let bent = Bent::default();
     for number in 1..=8 {
         pause(&bent, &slot(number)).await;
     }
     let one = One::of(&bent, "one", 8);
     let refused = one.claim().await;
     assert!(matches!(refused, Ok(Claim::Refused(_))), "{refused:?}");
-    bent.reads.store(0, Ordering::Relaxed);
+    bent.steps();
     let shard = &one.candidate.shard;
     let waited = tokio::time::timeout(Duration::from_secs(3), one.store.changed(shard)).await;
     assert!(waited.is_err(), "{waited:?}");
-    let reads = bent.reads.load(Ordering::Relaxed);
-    assert!((1..=2).contains(&reads), "{reads}");
+    let reads = bent.steps();
+    assert!((1..=2).contains(&reads.len()), "{reads:?}");
     order(&bent, &slot(5), |orders| orders.pause = None).await;
     let waited = tokio::time::timeout(PATIENCE, one.store.changed(shard)).await;
     assert_eq!(waited, Ok(Ok(())));
@@ -348,7 +290,7 @@ async fn a_doubt_that_is_never_answered_ends_with_the_lease() {
     const LEASE: Duration = Duration::from_secs(1);
     // Where the machine stalls for the lease, the doubt is over when it is asked again.
     let (bent, one, asked) = loop {
-        let bent = Arc::new(Bent::default());
+        let bent = Bent::default();
         let mut one = One::of(&bent, "c0", 2);
         one.candidate.lease = LEASE;
         bent.next(&[Fate::Unheard, Fate::Fails(ErrorKind::Denied)]);
@@ -359,12 +301,12 @@ async fn a_doubt_that_is_never_answered_ends_with_the_lease() {
             break (bent, one, asked);
         }
     };
-    assert_eq!(asked[0], asked[1]);
+    assert_eq!(asked.len(), 1, "{asked:?}");
     tokio::time::sleep(LEASE * 2).await;
     bent.next(&[Fate::Fails(ErrorKind::NotApplied), Fate::Fails(ErrorKind::Denied)]);
     assert!(one.claim().await.is_err() && one.claim().await.is_err());
     assert_eq!(bent.asked(), asked, "a store that is out of reach may answer yet");
-    assert_ne!(format!("claim s#{}", one.lead().await.0), asked[0]);
+    assert_ne!(slot(one.lead().await.0), asked[0]);
 }
 
 /// Of this process, those that sleep until a lock is theirs.
@@ -378,7 +320,7 @@ fn sleepers() -> usize {
 async fn who_waits_for_several_locks_again_and_again_has_one_thread_for_each() {
     let scratch = tempfile::TempDir::new().unwrap();
     let (other, store) = (FileStore::open(scratch.path()).unwrap(), FileStore::open(scratch.path()).unwrap());
-    let all = [slot(1), slot(2)].map(|shard| Candidate { shard, ..One::of(&Arc::default(), "c0", 1).candidate });
+    let all = [slot(1), slot(2)].map(|shard| Candidate { shard, ..One::of(&Bent::default(), "c0", 1).candidate });
     for candidate in &all {
         assert!(matches!(other.claim(candidate).await, Ok(Claim::Granted(_))));
     }
