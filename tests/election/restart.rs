@@ -44,20 +44,6 @@ fn ended(how: Ended) -> Action {
     Action::Ended { term: TERM, how }
 }
 
-/// Until then every renewal is answered.
-fn renewing_until(play: &mut Play, seconds: f64) -> Vec<Action> {
-    let mut all = Vec::new();
-    while play.now < Duration::from_secs_f64(seconds) {
-        let next = (play.now.as_secs_f64() + 0.05).min(seconds);
-        let actions = play.until(next);
-        for _ in 0..renewals(&actions) {
-            all.extend(play.renewed(Ok(Renewal::Renewed)));
-        }
-        all.extend(actions);
-    }
-    all
-}
-
 #[test]
 fn a_command_that_fails_is_started_again_in_its_term_after_pauses_that_double() {
     let mut play = restarting(|_| {});
@@ -68,8 +54,8 @@ fn a_command_that_fails_is_started_again_in_its_term_after_pauses_that_double() 
         assert!((least..=most).contains(&pause), "{pause}");
         let due = play.now.as_secs_f64() + pause;
         assert_eq!(play.election.view(None).role, Role::Restarting { term: TERM, end: FAILED });
-        assert_eq!(starts(&renewing_until(&mut play, due - 0.01)), 0);
-        assert_eq!(starts(&renewing_until(&mut play, due + 0.01)), 1);
+        assert_eq!(starts(&play.renewing_until(due - 0.01)), 0);
+        assert_eq!(starts(&play.renewing_until(due + 0.01)), 1);
         assert_eq!(play.election.view(None).role, Role::Leader(TERM));
     }
 }
@@ -78,10 +64,10 @@ fn a_command_that_fails_is_started_again_in_its_term_after_pauses_that_double() 
 fn the_lease_is_renewed_while_nothing_runs() {
     let mut play = restarting_after(40);
     fails(&mut play, 1);
-    let actions = renewing_until(&mut play, 29.0);
+    let actions = play.renewing_until(29.0);
     assert!((5..=6).contains(&renewals(&actions)), "{actions:?}");
     assert!(!actions.iter().any(|action| matches!(action, Action::Extend(_))), "there is no guard to be told");
-    assert_eq!(starts(&renewing_until(&mut play, 41.0)), 1);
+    assert_eq!(starts(&play.renewing_until(41.0)), 1);
 }
 
 /// It looks now and then, and sees the shard free.
@@ -117,10 +103,10 @@ fn with_no_wait_the_last_status_is_what_is_left() {
 fn a_run_that_lasted_long_enough_begins_a_new_row() {
     let mut play = restarting(|_| {});
     fails(&mut play, 1);
-    assert_eq!(starts(&renewing_until(&mut play, 10.0)), 1);
+    assert_eq!(starts(&play.renewing_until(10.0)), 1);
     fails(&mut play, 2);
-    assert_eq!(starts(&renewing_until(&mut play, 15.0)), 1);
-    assert_eq!(starts(&renewing_until(&mut play, 80.0)), 0);
+    assert_eq!(starts(&play.renewing_until(15.0)), 1);
+    assert_eq!(starts(&play.renewing_until(80.0)), 0);
     fails(&mut play, 1);
 }
 
@@ -249,14 +235,14 @@ fn hooks_before_a_run_and_what_it_leaves_behind_do_not_make_it_healthy() {
     let mut play =
         restarting(|settings| settings.restart = Some(Restart { healthy: Duration::from_secs(2), ..RESTART }));
     // Started at 0 s: its hook takes 3 s, it runs for 1 s, and what it leaves behind for 3 s.
-    renewing_until(&mut play, 3.0);
+    play.renewing_until(3.0);
     play.tell(Event::Tree(TreeEvent::Started));
-    renewing_until(&mut play, 4.0);
+    play.renewing_until(4.0);
     play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
-    renewing_until(&mut play, 7.0);
+    play.renewing_until(7.0);
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     assert!(matches!(actions[..], [Action::Say(Notice::Restarting { restart: 1, .. })]), "{actions:?}");
-    let actions = renewing_until(&mut play, 9.0);
+    let actions = play.renewing_until(9.0);
     assert_eq!(starts(&actions), 1, "{actions:?}");
     play.tell(Event::Tree(TreeEvent::Started));
     play.tell(Event::Tree(TreeEvent::Ended(FAILED)));

@@ -114,16 +114,11 @@ fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_o
 fn a_time_of_the_schedule_is_passed_over_by_a_leadership_that_has_just_begun_or_by_nobody() {
     let mut play = Play::leading(|_| {});
     assert_eq!(play.tell(Event::RotationDue), []);
-    for second in (5..40).step_by(5) {
-        play.answered(f64::from(second), Ok(Renewal::Renewed));
-    }
+    play.renewing_until(35.0);
     assert_eq!(play.tell(Event::RotationDue), [Action::CountStandbys]);
     assert!(matches!(count(&mut play, Ok(Some(0)))[..], [Action::Say(Notice::Staying(_))]));
-    for second in (40..200).step_by(5) {
-        let actions = play.until(f64::from(second));
-        assert!(!has(&actions, &Action::CountStandbys), "it waits for the next time: {actions:?}");
-        play.renewed(Ok(Renewal::Renewed));
-    }
+    let actions = play.renewing_until(195.0);
+    assert!(!has(&actions, &Action::CountStandbys), "it waits for the next time: {actions:?}");
     assert_eq!(play.tell(Event::RotationDue), [Action::CountStandbys]);
 }
 

@@ -26,10 +26,6 @@ fn granted_with_standby_tasks() -> Play {
     play
 }
 
-fn starts(actions: &[Action]) -> bool {
-    actions.iter().any(|action| matches!(action, Action::Start { .. }))
-}
-
 #[test]
 fn what_runs_beside_a_standby_begins_once_it_is_known_that_others_lead_and_not_before() {
     let mut leader = Play::asking(|settings| settings.standby_tasks = true);
