@@ -3,41 +3,30 @@
 
 use crate::support::fleet::{leaderrun, wait_until, wait_until_or};
 use crate::support::place::{Place, usual_but};
-use crate::support::process::Process;
 use crate::support::world::TIMING;
 use std::fs;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 impl Place {
-    fn text(&self, name: &str) -> String {
-        fs::read_to_string(self.path(name)).unwrap_or_default()
-    }
-
     /// Each run of COMMAND writes its owner and term as a line, and then does `then`.
-    fn command(&self, owner: &str, flags: &[&str], then: &str) -> Command {
+    fn start(&mut self, owner: &str, flags: &[&str], then: &str) {
         let mut command = leaderrun();
         // Nobody waits for the end of the lease, and it outlasts a stall of the machine.
         command.args(usual_but(&TIMING, &["--lease", "30s"]));
         command.args(["-v", "--store", &self.url, "--owner", owner]).args(flags).arg("shard");
-        let script = format!(
-            "cd {}; echo $LEADERRUN_CANDIDATE $LEADERRUN_TERM >>runs; {then}",
-            self.fleet.scratch.path().display()
-        );
+        let directory = self.fleet.scratch.path().display();
+        let script = format!("cd {directory}; echo $LEADERRUN_CANDIDATE $LEADERRUN_TERM >>runs; {then}");
         command.args(["-c", &script]).envs(self.environment.iter().copied());
-        command.env("leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
-        let log = fs::File::options().append(true).create(true).open(self.path(&format!("{owner}.log"))).unwrap();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        command
+        self.fleet.launch(owner, command);
     }
 
-    fn start(&self, owner: &str, flags: &[&str], then: &str) -> Candidate<'_> {
-        let child = Process::start(&mut self.command(owner, flags, then));
-        Candidate { place: self, owner: owner.to_owned(), _child: child }
+    #[track_caller]
+    fn is_told(&self, part: &str) {
+        wait_until_or(part, || self.fleet.logs(), || self.fleet.logs().contains(part));
     }
 
     fn runs(&self) -> Vec<(String, u64)> {
-        let text = self.text("runs");
+        let text = fs::read_to_string(self.path("runs")).unwrap_or_default();
         let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         whole
             .map(|line| line.trim_end().split_once(' ').unwrap())
@@ -47,8 +36,7 @@ impl Place {
 
     #[track_caller]
     fn wait_for_runs(&self, number: usize) {
-        let explain = || format!("{}\n{}", self.text("a.log"), self.text("b.log"));
-        wait_until_or("it has run so often", explain, || self.runs().len() >= number);
+        wait_until_or("it has run so often", || self.fleet.logs(), || self.runs().len() >= number);
     }
 
     /// How each leadership ended.
@@ -58,49 +46,32 @@ impl Place {
     }
 }
 
-struct Candidate<'a> {
-    place: &'a Place,
-    owner: String,
-    _child: Process,
-}
-
-impl Candidate<'_> {
-    fn log(&self) -> String {
-        self.place.text(&format!("{}.log", self.owner))
-    }
-
-    #[track_caller]
-    fn says(&self, part: &str) {
-        wait_until_or(part, || self.log(), || self.log().contains(part));
-    }
-}
-
 const SOON: &[&str] = &["--restart", "on-failure", "--restart-delay", "200ms"];
 
-fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(place: &Place) {
+fn who_cannot_run_it_gives_the_lease_up_and_another_takes_it(mut place: Place) {
     let script = "[ $LEADERRUN_CANDIDATE = b ] && exec sleep 1000; exit 3";
     let flags = [SOON, &["--restart-limit", "2"][..]].concat();
-    let first = place.start("a", &flags, script);
+    place.start("a", &flags, script);
     place.wait_for_runs(1);
-    let _second = place.start("b", &flags, script);
-    first.says("the command exited with 3 after 2 restarts in a row; giving the lease up");
+    place.start("b", &flags, script);
+    place.is_told("the command exited with 3 after 2 restarts in a row; giving the lease up");
     place.wait_for_runs(4);
     let runs = place.runs();
     let owners: Vec<&str> = runs.iter().map(|(owner, _)| owner.as_str()).collect();
-    assert_eq!(owners, ["a", "a", "a", "b"], "{}", first.log());
+    assert_eq!(owners, ["a", "a", "a", "b"], "{}", place.fleet.logs());
     assert!(runs[3].1 > runs[2].1);
     wait_until("it is written down", || place.history().first().is_some_and(|how| how != "-"));
     assert!(place.history().contains(&"exited with 3, after 2 restarts in a row".to_owned()), "{:?}", place.history());
 }
 
-fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) {
+fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(mut place: Place) {
     let flags = ["--restart", "always", "--restart-delay", "8s"];
-    let first = place.start("a", &flags, "[ $(wc -l <runs) -lt 2 ] || exec sleep 1000");
-    first.says("restarting in ");
+    place.start("a", &flags, "[ $(wc -l <runs) -lt 2 ] || exec sleep 1000");
+    place.is_told("restarting in ");
     place.order(&["pause", "shard"]);
-    first.says("waiting: paused");
+    place.is_told("waiting: paused");
     std::thread::sleep(Duration::from_secs(9));
-    assert_eq!(place.runs().len(), 1, "{}", first.log());
+    assert_eq!(place.runs().len(), 1, "{}", place.fleet.logs());
     assert_eq!(place.history(), ["paused"]);
     place.order(&["resume", "shard"]);
     place.wait_for_runs(2);
@@ -109,6 +80,6 @@ fn a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start(place: &Place) 
 }
 
 on_two_stores!(
-    &who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
-    &a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start,
+    who_cannot_run_it_gives_the_lease_up_and_another_takes_it,
+    a_pause_that_is_ordered_while_nothing_runs_lets_nothing_start,
 );
