@@ -5,8 +5,9 @@ use crate::support::denied::{self, User};
 use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, wait_until};
 use crate::support::process::Process;
 use crate::support::said::Runs as _;
-use crate::support::server::Server as _;
-use crate::support::{dynamo, etcd, mysql, nats, postgres, redis};
+use crate::support::server::Server;
+use crate::support::wire::{Fate, Proxy, Request};
+use crate::support::{bucket, dynamo, etcd, mysql, nats, postgres, redis};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -130,46 +131,73 @@ fn the_roles_for_etcd_may_do_what_they_are_for() {
     denied::assert_may_only_look(User::at(&candidate), User::at(&reader), "--prefix=true readwrite leaderrun/");
 }
 
-/// What the policy of this name allows, without `dynamodb:`.
-fn actions(template: &Yaml, policy: &str) -> BTreeSet<String> {
-    let statements = &template["Resources"][policy]["Properties"]["PolicyDocument"]["Statement"];
-    assert_eq!(statements.as_vec().map(Vec::len), Some(1), "{policy}");
-    let actions = statements[0]["Action"].as_vec().expect("a list of actions");
-    actions.iter().map(|action| action.as_str().unwrap().strip_prefix("dynamodb:").unwrap().to_owned()).collect()
+/// What the policy of this name allows in the file of this service of AWS.
+fn actions(service: &str, policy: &str) -> BTreeSet<String> {
+    let template = YamlLoader::load_from_str(&text(&format!("{service}.yaml"))).unwrap().remove(0);
+    let statements = template["Resources"][policy]["Properties"]["PolicyDocument"]["Statement"].clone();
+    let named = statements.into_iter().flat_map(|statement| statement["Action"].clone().into_iter());
+    named.filter_map(Yaml::into_string).collect()
 }
 
-#[test]
-fn the_policies_for_dynamodb_may_do_what_they_are_for() {
-    let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
-    let server = dynamo::Server::start();
-    let url = |endpoint: &str| format!("dynamodb://locks?region={}&endpoint={endpoint}", dynamo::REGION);
+/// Both policies, before a server that a candidate can use. `action` is what AWS calls a request.
+fn the_policies_may_do_what_they_are_for(
+    server: &dyn Server,
+    service: &'static str,
+    action: fn(&Request) -> String,
+    denial: fn() -> Fate,
+) {
     let limited = |policy: &str| {
-        let (allowed, proxy) = (actions(&template, policy), dynamo::Proxy::before(&server));
-        proxy.deny(move |action| !allowed.contains(action));
+        let (allowed, proxy) = (actions(service, policy), Proxy::before(server));
+        assert!(allowed.len() > 1, "{allowed:?}");
+        proxy.rule(move |request| if allowed.contains(&action(request)) { Fate::Pass } else { denial() });
         proxy
     };
     let (candidate, reader) = (limited("LeaderrunCandidate"), limited("LeaderrunReader"));
-    let urls = [server.endpoint(), candidate.endpoint(), reader.endpoint()].map(|endpoint| url(&endpoint));
-    let [owner, candidate, reader] = [0, 1, 2].map(|at| User { url: &urls[at], environment: dynamo::ENVIRONMENT });
-    ctl(owner, &["store", "init", "--new"]);
-    ctl(owner, &["store", "check"]);
+    let url = |proxy: &Proxy| server.url(proxy.endpoint().trim_start_matches("http://").parse().unwrap());
+    let urls = [server.own_url(), url(&candidate), url(&reader)];
+    let [owner, candidate, reader] = [0, 1, 2].map(|at| User { url: &urls[at], environment: server.environment() });
     let mut command = leaderrun();
     command.args(["--store", candidate.url, "-q", "job", "true"]);
     succeeds(command, candidate);
     ctl(candidate, &["pause", "--force", "job"]);
     ctl(candidate, &["resume", "job"]);
-    denied::assert_may_only_look(owner, reader, "dynamodb:");
+    denied::assert_may_only_look(owner, reader, &format!("{service}:"));
+}
+
+#[test]
+fn the_policies_for_dynamodb_may_do_what_they_are_for() {
+    let server = dynamo::Server::start();
+    let owner = User { url: &server.own_url(), environment: dynamo::ENVIRONMENT };
+    ctl(owner, &["store", "init", "--new"]);
+    ctl(owner, &["store", "check"]);
+    let action = |request: &Request| format!("dynamodb:{}", request.action);
+    the_policies_may_do_what_they_are_for(&server, "dynamodb", action, dynamo::denial);
+}
+
+#[test]
+fn the_policies_for_s3_may_do_what_they_are_for() {
+    let mut server = bucket::Server::durable();
+    server.grow_old();
+    let action = |request: &Request| match &*request.action {
+        "GET" if request.line.contains("list-type=2") => "s3:ListBucket".to_owned(),
+        "GET" => "s3:GetObject".to_owned(),
+        "PUT" => "s3:PutObject".to_owned(),
+        _ => "s3:DeleteObject".to_owned(),
+    };
+    the_policies_may_do_what_they_are_for(&server, "s3", action, bucket::denial);
 }
 
 #[test]
 fn terraform_and_cloudformation_allow_the_same() {
-    let (cloudformation, terraform) = (text("dynamodb.yaml"), text("dynamodb.tf"));
-    let template = YamlLoader::load_from_str(&cloudformation).unwrap().remove(0);
-    for (policy, name) in [("LeaderrunCandidate", "leaderrun_candidate"), ("LeaderrunReader", "leaderrun_reader")] {
-        let (_, block) = terraform.split_once(&format!("\"{name}\" {{")).expect("a policy of that name");
-        let (block, _) = block.split_once("\n}\n").expect("it ends");
-        let named = block.lines().filter_map(|line| line.trim().strip_prefix("\"dynamodb:")?.strip_suffix("\","));
-        assert_eq!(named.map(str::to_owned).collect::<BTreeSet<_>>(), actions(&template, policy), "{policy}");
+    for (service, resource) in [("dynamodb", ".arn"), ("s3", ".arn}/leaderrun/*\"")] {
+        let terraform = text(&format!("{service}.tf"));
+        for (policy, name) in [("LeaderrunCandidate", "leaderrun_candidate"), ("LeaderrunReader", "leaderrun_reader")] {
+            let (_, block) = terraform.split_once(&format!("\"{name}\" {{")).expect("a policy of that name");
+            let (block, _) = block.split_once("\n}\n").expect("it ends");
+            let named = block.lines().filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","));
+            assert_eq!(named.map(str::to_owned).collect::<BTreeSet<_>>(), actions(service, policy), "{policy}");
+            assert!(block.contains(resource), "{policy}");
+        }
     }
 }
 
@@ -178,9 +206,8 @@ fn terraform_and_cloudformation_allow_the_same() {
 fn the_manual_has_the_same_grants() {
     let page =
         crate::text("man/leaderrun-stores.7").replace("\\e\n", "").split_whitespace().collect::<Vec<_>>().join(" ");
-    let template = YamlLoader::load_from_str(&text("dynamodb.yaml")).unwrap().remove(0);
-    let candidate: Vec<String> = actions(&template, "LeaderrunCandidate").into_iter().collect();
-    assert!(candidate.iter().all(|action| page.contains(&format!("dynamodb:{action}"))), "{candidate:?}");
+    let candidate = actions("dynamodb", "LeaderrunCandidate");
+    assert!(candidate.iter().all(|action| page.contains(action)), "{candidate:?}");
     let (redis, sql) = (text("redis.conf"), text("postgres.sql") + &text("mysql.sql"));
     let users = redis.lines().filter_map(|line| line.strip_prefix("user ")).map(|rule| format!("ACL SETUSER {rule}"));
     let grants = sql.lines().filter(|line| line.starts_with("GRANT ") && line.ends_with(" TO app;"));

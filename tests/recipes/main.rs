@@ -9,6 +9,7 @@ mod examples;
 mod fencing;
 #[cfg(all(
     feature = "dynamodb",
+    feature = "bucket",
     feature = "redis",
     feature = "postgres",
     feature = "mysql",

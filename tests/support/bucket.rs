@@ -1,6 +1,7 @@
 //! moto's S3 for tests (PyPI `moto[server]`), which answers one request at a time; see `bucket.py`.
 
 pub use super::server::AWS as ENVIRONMENT;
+use super::wire::{Fate, Response};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Write};
@@ -122,6 +123,12 @@ impl Server {
         let answer = super::http::ask(stream, &format!("{head}\r\n\r\n{body}")).expect("it answers");
         (answer.status, answer.body)
     }
+}
+
+/// As S3 answers whom no policy allows it.
+pub fn denial() -> Fate {
+    let body = "<Error><Code>AccessDenied</Code><Message>not allowed</Message></Error>";
+    Fate::Answer(Response { status: 403, headers: Vec::new(), body: body.to_owned() })
 }
 
 /// What `--store` takes for a server that is reached there.

@@ -168,13 +168,6 @@ pub async fn write_marker(client: &Client, table: &str, created_millis: u64) {
     request.send().await.expect("the marker can be written");
 }
 
-impl Proxy {
-    /// Denies actions as IAM does.
-    pub fn deny(&self, is_denied: impl Fn(&str) -> bool + Send + 'static) {
-        self.rule(move |request| if is_denied(&request.action) { denial() } else { Fate::Pass });
-    }
-}
-
 /// What IAM answers to whom a policy does not allow it.
 pub fn denial() -> Fate {
     error_answer(400, "AccessDeniedException", "User x is not authorized")

@@ -1,6 +1,7 @@
 //! `leaderctl store init` and `leaderctl store check`, and candidates where neither has been.
 
 use super::*;
+use crate::support::bucket::denial;
 use crate::support::fleet::leaderctl;
 use crate::support::said::{Runs as _, Said};
 use std::process::Command;
@@ -63,12 +64,6 @@ fn a_bucket_that_is_missing_is_named() {
     {
         run(command, &url, words).ended(78).tells("no such bucket: s3://nowhere/a/b/ in S3 at http://");
     }
-}
-
-/// As S3 answers.
-fn denial() -> Fate {
-    let body = "<Error><Code>AccessDenied</Code><Message>not allowed</Message></Error>";
-    Fate::Answer(Response { status: 403, headers: Vec::new(), body: body.to_owned() })
 }
 
 #[tokio::test]

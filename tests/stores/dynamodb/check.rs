@@ -1,7 +1,7 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
-use crate::support::dynamo::make_table;
+use crate::support::dynamo::{denial, make_table};
 use aws_sdk_dynamodb::types::{KeyType, TimeToLiveStatus};
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn a_check_names_every_permission_that_is_missing() {
         ("Scan", Verdict::Doubtful),
         ("DeleteItem", Verdict::Doubtful),
     ] {
-        proxy.deny(move |action| action == denied);
+        proxy.rule(move |request| if request.action == denied { denial() } else { Fate::Pass });
         let findings = store.check().await.unwrap();
         let missing = texts(&findings, verdict);
         assert!(missing[0].starts_with("permission missing: "), "{findings:#?}");
