@@ -351,7 +351,7 @@ fn a_fifo_in_the_place_of_credentials_holds_nobody_up() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     for login in ["creds", "nkey"] {
         let url = format!("nats://127.0.0.1:1/locks?{login}={}", fifo.display());
-        leaderrun().args(["--store", &url, "s", "true"]).said().refused(78, "no regular file");
+        leaderrun().args(["--store", &url, "s", "true"]).said().refused(78, "not a regular file");
     }
 }
 

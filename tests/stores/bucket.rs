@@ -14,7 +14,7 @@ use crate::support::server::Server as _;
 use crate::support::wire::{Fate, Proxy, Response};
 use leaderrun::internals::store::bucket::{Address, Objects};
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::{Administration as _, ErrorKind, Leases as _, Release, Renewal, Verdict};
+use leaderrun::internals::store::{Administration as _, Leases as _, Release, Renewal, Verdict};
 use std::sync::Arc;
 use std::time::Duration;
 

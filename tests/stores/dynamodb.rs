@@ -14,7 +14,7 @@ use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::dynamodb::{Address, Table};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{
-    Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal, Verdict,
+    Administration as _, Claim, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal, Verdict,
 };
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -208,9 +208,9 @@ async fn a_key_that_never_expires_or_is_of_another_type_is_reported_and_left_alo
             assert!(take(&server, "backend-7", "60000"));
         }
         let before = server.cli(&["DUMP", key]);
-        for error in [store.claim(&candidate("one")).await.unwrap_err(), store.observe(&shard()).await.unwrap_err()] {
-            misconfigured(Err::<(), _>(error), &format!("the key {key} in redis at 127.0.0.1: … {why}"));
-        }
+        let named = format!("the key {key} in redis at 127.0.0.1: … {why}");
+        misconfigured(store.claim(&candidate("one")).await, &named);
+        misconfigured(store.observe(&shard()).await, &named);
         finds(&store.check().await.unwrap(), Verdict::Bad, why);
         assert_eq!(server.cli(&["DUMP", key]), before);
         assert_eq!(server.cli(&["EXISTS", LOCK]), "0");
