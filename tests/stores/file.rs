@@ -6,7 +6,8 @@ mod planted;
 mod replaced;
 mod strangers;
 
-use crate::support::fleet::{Fleet, leaderctl, leaderrun, wait_until};
+use crate::support::fleet::{leaderrun, wait_until};
+use crate::support::place::Place;
 use crate::support::process::Process;
 use crate::support::said::Said;
 use crate::support::squatting::as_nobody;
@@ -20,45 +21,28 @@ use std::time::{Duration, Instant};
 /// More than what never blocks needs on a busy machine, and less than the patience of other tests.
 const PROMPTLY: Duration = Duration::from_secs(30);
 
-/// A store that everybody on this machine can look for.
-struct Place {
-    fleet: Fleet,
+/// A place that everybody on this machine can look for.
+fn open_place() -> Place {
+    assert!(nix::unistd::geteuid().is_root(), "only root can be several users: run this test as root");
+    let place = Place::local();
+    set_mode(place.fleet.scratch.path(), 0o755);
+    place
 }
 
 impl Place {
-    fn new() -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "only root can be several users: run this test as root");
-        let fleet = Fleet::new();
-        set_mode(fleet.scratch.path(), 0o755);
-        Self { fleet }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.fleet.scratch.path().join(name)
-    }
-
     /// Of the store.
     fn directory(&self) -> PathBuf {
         self.path("store")
     }
 
-    fn url(&self) -> String {
-        format!("file:{}", self.directory().display())
-    }
-
     /// `leaderrun FLAGS shard WORDS`.
     fn run(&self, flags: &[&str], words: &[&str]) -> Said {
-        end_of(leaderrun().args(["--store", &self.url()]).args(flags).arg("shard").args(words))
-    }
-
-    fn ctl(&self, words: &[&str]) -> Said {
-        end_of(leaderctl().args(["--store", &self.url()]).args(words))
+        end_of(leaderrun().args(["--store", &self.url]).args(flags).arg("shard").args(words))
     }
 
     /// Starts a candidate whose COMMAND stamps.
     fn start(&mut self, owner: &str, flags: &[&str]) {
-        let url = self.url();
-        self.fleet.start(owner, &[&["--store", &url, "--renew", "1s"], flags].concat(), &[], &[]);
+        self.fleet.start(owner, &[&["--store", &self.url, "--renew", "1s"], flags].concat(), &[], &[]);
     }
 }
 
@@ -105,6 +89,15 @@ impl Stranger {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// Fills these sockets.
+    fn fills(how: &str, seats: &[String]) -> Self {
+        let mut stranger = Self::does([how].into_iter().chain(seats.iter().map(String::as_str)));
+        for seat in seats {
+            assert_eq!(stranger.says(), "full", "{seat}");
+        }
+        stranger
     }
 
     fn goes_on(&mut self) {

@@ -5,11 +5,11 @@ use std::os::unix::fs::MetadataExt;
 
 /// Has the store write each kind of its files.
 fn write_everything(place: &Place, umask: &str) {
-    let url = place.url();
+    let url = &place.url;
     let shell = |words: &str| {
         let script = format!("umask {umask}; exec {words}");
         let mut command = Command::new("sh");
-        command.args(["-c", &script, "sh"]).env("LEADERRUN_CONFIG", "/dev/null").env("LEADERRUN_STORE", &url);
+        command.args(["-c", &script, "sh"]).env("LEADERRUN_CONFIG", "/dev/null").env("LEADERRUN_STORE", url);
         end_of(&mut command).good();
     };
     let (run, ctl) = (env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl"));
@@ -31,7 +31,7 @@ fn all_below(directory: &Path) -> Vec<PathBuf> {
 #[test]
 fn whatever_the_umask_is_others_may_neither_read_nor_write() {
     for umask in ["0", "022", "077"] {
-        let place = Place::new();
+        let place = open_place();
         write_everything(&place, umask);
         let found = all_below(&place.directory());
         assert!(found.len() > 5, "{found:?}");
@@ -43,7 +43,7 @@ fn whatever_the_umask_is_others_may_neither_read_nor_write() {
 
 #[test]
 fn what_is_open_to_others_is_closed_when_it_is_used() {
-    let place = Place::new();
+    let place = open_place();
     write_everything(&place, "0");
     for path in all_below(&place.directory()) {
         set_mode(&path, if path.is_dir() { 0o777 } else { 0o666 });
@@ -69,13 +69,13 @@ impl Member<'_> {
         // A primary group that is not the one they share.
         command.args([&user, "--regid=65534", "--groups=30000", "--", "sh", "-c"]);
         command.arg(format!("umask {umask}; exec \"$@\"")).arg("sh").arg(place.path(program));
-        command.args(["--store", &place.url()]).args(words).env("LEADERRUN_CONFIG", "/dev/null");
+        command.args(["--store", &place.url]).args(words).env("LEADERRUN_CONFIG", "/dev/null");
         command
     }
 }
 
 fn shared() -> Place {
-    let place = Place::new();
+    let place = open_place();
     for program in [env!("CARGO_BIN_EXE_leaderrun"), env!("CARGO_BIN_EXE_leaderctl")] {
         let to = place.path(Path::new(program).file_name().unwrap().to_str().unwrap());
         assert!(Command::new("cp").arg(program).arg(to).status().unwrap().success());

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 /// One that reads what it should not read runs out of memory instead.
 fn within_memory(place: &Place, program: &str, words: &[&str]) -> Said {
     let mut command = Command::new("prlimit");
-    command.args(["--as=1500000000", program, "--store", &place.url()]).args(words);
+    command.args(["--as=1500000000", program, "--store", &place.url]).args(words);
     end_of(command.env("LEADERRUN_CONFIG", "/dev/null"))
 }
 
@@ -32,7 +32,7 @@ const PLANTS: [(&str, Plant); 4] = [
 #[test]
 fn in_place_of_the_record() {
     for (sign, plant) in PLANTS {
-        let place = Place::new();
+        let place = open_place();
         fs::create_dir(place.directory()).unwrap();
         plant(&place.directory().join("shard.json"));
         let expected = format!("{}/shard.json {sign}", place.directory().display());
@@ -52,7 +52,7 @@ fn in_place_of_a_lock_or_a_note() {
             if sign.contains("larger") && name.ends_with("lock") {
                 continue;
             }
-            let place = Place::new();
+            let place = open_place();
             fs::create_dir(place.directory()).unwrap();
             plant(&place.directory().join(name));
             let expected = format!("{}/{name} {sign}", place.directory().display());
@@ -68,7 +68,7 @@ fn in_place_of_a_lock_or_a_note() {
 #[test]
 fn in_place_of_drafts_it_is_removed_and_what_it_leads_to_stays_as_it_was() {
     for (_, plant) in &PLANTS[..2] {
-        let place = Place::new();
+        let place = open_place();
         fs::create_dir(place.directory()).unwrap();
         for name in ["shard.json.new", "+lock.new", "shard.lock.new"] {
             plant(&place.directory().join(name));
@@ -76,7 +76,7 @@ fn in_place_of_drafts_it_is_removed_and_what_it_leads_to_stays_as_it_was() {
         run(&place, &[]).good();
         ctl(&place, &["pause", "shard"]).good();
     }
-    let place = Place::new();
+    let place = open_place();
     fs::create_dir(place.directory()).unwrap();
     let precious = place.path("precious");
     fs::write(&precious, "precious").unwrap();
@@ -91,7 +91,7 @@ fn in_place_of_drafts_it_is_removed_and_what_it_leads_to_stays_as_it_was() {
 #[test]
 fn beside_a_leader_it_keeps_nobody_from_leaving() {
     for name in ["shard.json", "shard+orders", "shard+history"] {
-        let mut place = Place::new();
+        let mut place = open_place();
         place.start("one", &[]);
         place.fleet.leader();
         let path = place.directory().join(name);
@@ -104,7 +104,7 @@ fn beside_a_leader_it_keeps_nobody_from_leaving() {
 
 #[test]
 fn in_place_of_the_lock_of_a_leader_it_ends_the_leadership() {
-    let mut place = Place::new();
+    let mut place = open_place();
     place.start("one", &["--after-loss", "exit"]);
     place.fleet.leader();
     for name in ["shard.lock", "shard.json"] {
@@ -118,7 +118,7 @@ fn in_place_of_the_lock_of_a_leader_it_ends_the_leadership() {
 
 #[test]
 fn forgetting_removes_drafts_as_well_and_no_directory_of_another() {
-    let place = Place::new();
+    let place = open_place();
     run(&place, &["--once", "job"]).good();
     for name in ["shard.json.new", "shard.lock.new", "shard.lock.old"] {
         fs::write(place.directory().join(name), "").unwrap();

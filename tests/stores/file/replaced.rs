@@ -4,35 +4,25 @@ use super::*;
 use std::cell::RefCell;
 use std::os::unix::fs::symlink;
 
-/// `file:SCRATCH/a/b/store`.
-struct Deep {
-    fleet: Fleet,
-    url: String,
+/// With the store `file:SCRATCH/a/b/store`.
+fn deep() -> Place {
+    let place = open_place();
+    Place { url: format!("file:{}", place.path("a/b/store").display()), ..place }
 }
 
-impl Deep {
-    fn new() -> Self {
-        let Place { fleet } = Place::new();
-        let url = format!("file:{}", fleet.scratch.path().join("a/b/store").display());
-        Self { fleet, url }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.fleet.scratch.path().join(name)
-    }
-
-    fn start(&mut self, owner: &str, url: &str) {
+impl Place {
+    fn start_at(&mut self, owner: &str, url: &str) {
         let flags = ["--store", url, "--renew", "2s", "--kill-after", "300ms", "--stop-timeout", "300ms"];
         self.fleet.start(owner, &flags, &["ignore-term"], &[]);
     }
 
-    /// One leads while `replace` happens, and another one comes by way of `url`.
-    fn story(mut self, url: &str, replace: impl Fn(&Self)) {
-        let first = self.url.clone();
-        self.start("one", &first);
+    /// One leads while `replace` happens, and another one comes by way of the same URL.
+    fn story(mut self, replace: impl Fn(&Self)) {
+        let url = self.url.clone();
+        self.start_at("one", &url);
         let leader = self.fleet.leader();
         replace(&self);
-        self.start("two", url);
+        self.start_at("two", &url);
         self.fleet.leader_where(|life| life.term > leader.term);
         let lives = self.fleet.conclude();
         assert!(lives.len() >= 2, "{lives:?}");
@@ -47,21 +37,18 @@ impl Deep {
 #[test]
 fn the_directory_itself_or_one_above_it_is_replaced() {
     for replaced in ["a/b/store", "a/b", "a"] {
-        let deep = Deep::new();
-        let url = deep.url.clone();
-        deep.story(&url, |deep| deep.replace(replaced));
+        deep().story(|deep| deep.replace(replaced));
     }
 }
 
 #[test]
 fn a_symbolic_link_on_the_way_leads_elsewhere() {
-    let mut deep = Deep::new();
+    let mut deep = open_place();
     fs::create_dir_all(deep.path("one/b")).unwrap();
     fs::create_dir_all(deep.path("other/b")).unwrap();
     symlink("one", deep.path("way")).unwrap();
     deep.url = format!("file:{}", deep.path("way/b/store").display());
-    let url = deep.url.clone();
-    deep.story(&url, |deep| {
+    deep.story(|deep| {
         fs::remove_file(deep.path("way")).unwrap();
         symlink("other", deep.path("way")).unwrap();
     });
@@ -69,32 +56,25 @@ fn a_symbolic_link_on_the_way_leads_elsewhere() {
 
 #[test]
 fn a_parent_is_replaced_and_strangers_sit_on_all_names() {
-    let mut deep = Deep::new();
+    let mut deep = deep();
     let url = deep.url.clone();
-    deep.start("before", &url);
+    deep.start_at("before", &url);
     deep.fleet.leader();
     let seats = seats_of(deep.fleet.pid("before").as_raw());
     deep.fleet.stop("before");
-    let mut stranger = Stranger::does(["squat"].into_iter().chain(seats.iter().map(String::as_str)));
-    for seat in &seats {
-        assert_eq!(stranger.says(), "full", "{seat}");
-    }
+    let _stranger = Stranger::fills("squat", &seats);
     let flood = RefCell::new(None);
-    deep.story(&url, |deep| {
+    deep.story(|deep| {
         // As many strangers connect to the leader's sockets as fit.
         let seats = seats_of(deep.fleet.pid("one").as_raw());
-        let mut flooding = Stranger::does(["flood"].into_iter().chain(seats.iter().map(String::as_str)));
-        for seat in &seats {
-            assert_eq!(flooding.says(), "full", "{seat}");
-        }
-        flood.replace(Some(flooding));
+        flood.replace(Some(Stranger::fills("flood", &seats)));
         deep.replace("a/b");
     });
 }
 
 #[test]
 fn one_directory_in_two_mount_namespaces_is_replaced() {
-    let mut deep = Deep::new();
+    let mut deep = deep();
     let url = deep.url.clone();
     let mut elsewhere = Command::new("unshare");
     elsewhere.args(["--mount", env!("CARGO_BIN_EXE_leaderrun"), "--store", &url, "--renew", "2s"]);
@@ -102,7 +82,7 @@ fn one_directory_in_two_mount_namespaces_is_replaced() {
     deep.fleet.start_as(elsewhere, "one", &[], &[], &[]);
     let leader = deep.fleet.leader();
     deep.replace("a/b");
-    deep.start("two", &url);
+    deep.start_at("two", &url);
     deep.fleet.leader_where(|life| life.term > leader.term);
     deep.fleet.conclude();
 }

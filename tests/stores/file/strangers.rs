@@ -5,10 +5,10 @@ use nix::sys::signal::Signal;
 
 #[test]
 fn a_stranger_gets_no_hold_on_any_file_of_ours() {
-    let place = Place::new();
+    let place = open_place();
     place.run(&[], &["true"]).good();
-    place.ctl(&["pause", "shard"]).good();
-    place.ctl(&["resume", "shard"]).good();
+    end_of(&mut place.ctl(&["pause", "shard"])).good();
+    end_of(&mut place.ctl(&["resume", "shard"])).good();
     // An administrator may open the directory to strangers.
     set_mode(&place.directory(), 0o755);
     let files: Vec<String> = fs::read_dir(place.directory())
@@ -25,14 +25,14 @@ fn a_stranger_gets_no_hold_on_any_file_of_ours() {
 
 #[test]
 fn a_read_lock_on_a_file_that_everybody_may_read_keeps_nobody_from_leading() {
-    let place = Place::new();
+    let place = open_place();
     lay_out_readable(&place);
     place.run(&[], &["true"]).good();
     lay_out_again(&place, "shard.lock");
     let lock = place.directory().join("shard.lock");
     let mut stranger = Stranger::does(["lock", lock.to_str().unwrap()]);
     assert_eq!(stranger.says(), "locked");
-    let status = place.ctl(&["status", "--json", "shard"]);
+    let status = end_of(&mut place.ctl(&["status", "--json", "shard"]));
     assert!(status.out.contains("\"held\":false"), "{status:?}");
     place.run(&["-n"], &["true"]).good();
     assert_eq!(mode_of(&lock), 0o600);
@@ -48,7 +48,7 @@ fn lay_out_again(place: &Place, name: &str) {
 
 #[test]
 fn a_standby_follows_though_a_stranger_gets_the_lock_in_between() {
-    let mut place = Place::new();
+    let mut place = open_place();
     lay_out_readable(&place);
     let lock = place.directory().join("shard.lock");
     // It has the file open from before somebody of us came.
@@ -75,16 +75,13 @@ fn is_waiting_for_a_lock(stranger: &Stranger) -> bool {
 
 #[test]
 fn a_stranger_on_the_names_of_a_leader_keeps_nobody_from_leading_or_leaving() {
-    let mut place = Place::new();
+    let mut place = open_place();
     place.start("one", &[]);
     place.fleet.leader();
     let seats = seats_of(place.fleet.pid("one").as_raw());
     assert!(!seats.is_empty());
     place.fleet.stop("one");
-    let mut stranger = Stranger::does(["squat"].into_iter().chain(seats.iter().map(String::as_str)));
-    for seat in &seats {
-        assert_eq!(stranger.says(), "full", "{seat}");
-    }
+    let _stranger = Stranger::fills("squat", &seats);
     place.run(&["-n"], &["true"]).good();
     place.start("two", &[]);
     place.fleet.leader_where(|life| life.owner == "two");
@@ -94,20 +91,17 @@ fn a_stranger_on_the_names_of_a_leader_keeps_nobody_from_leading_or_leaving() {
 
 #[test]
 fn a_candidate_that_waits_for_a_leader_whose_sockets_are_flooded_leaves_when_it_is_asked_to() {
-    let mut place = Place::new();
+    let mut place = open_place();
     // Nothing is renewed for as long as this lasts, so the leader does not notice.
-    let url = place.url();
-    place.fleet.start("one", &["--store", &url, "--lease", "2h", "--renew", "1h"], &[], &[]);
+    place.fleet.start("one", &["--store", &place.url, "--lease", "2h", "--renew", "1h"], &[], &[]);
     let leader = place.fleet.leader();
     let seats = seats_of(place.fleet.pid("one").as_raw());
-    let mut stranger = Stranger::does(["flood"].into_iter().chain(seats.iter().map(String::as_str)));
-    for seat in &seats {
-        assert_eq!(stranger.says(), "full", "{seat}");
-    }
+    let _stranger = Stranger::fills("flood", &seats);
     fs::remove_dir_all(place.directory()).unwrap();
     let ran = place.run(&["-n"], &["true"]);
     assert!(ran.code == 75 && ran.err.contains("not started: "), "{ran:?}");
-    let mut waiting = Process::start(leaderrun().args(["--store", &url, "-v", "shard", "true"]).stderr(Stdio::piped()));
+    let mut waiting =
+        Process::start(leaderrun().args(["--store", &place.url, "-v", "shard", "true"]).stderr(Stdio::piped()));
     let mut log = BufReader::new(waiting.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains("waiting") {
@@ -122,13 +116,13 @@ fn a_candidate_that_waits_for_a_leader_whose_sockets_are_flooded_leaves_when_it_
 
 #[test]
 fn a_stranger_who_asks_how_things_stand_is_denied_in_one_line() {
-    let place = Place::new();
+    let place = open_place();
     place.run(&[], &["true"]).good();
     for mode in [0o700, 0o755] {
         set_mode(&place.directory(), mode);
         for verb in [&["status", "shard"][..], &["list"], &["history", "shard"]] {
             let (_programs, mut command) = as_nobody(env!("CARGO_BIN_EXE_leaderctl"));
-            end_of(command.args(["--store", &place.url()]).args(verb)).refused(77, "permission denied");
+            end_of(command.args(["--store", &place.url]).args(verb)).refused(77, "permission denied");
         }
     }
 }
