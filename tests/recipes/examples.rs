@@ -2,11 +2,9 @@
 //! stand as they stand there, and its output is compared line by line, but for names of hosts, numbers and times.
 
 use crate::support::fleet::{leaderrun, wait_until_or};
-use crate::support::process::Process;
+use crate::support::place::Place;
 use crate::support::redis;
 use crate::support::said::Runs as _;
-use crate::support::server::Server;
-use nix::sys::signal::Signal;
 use std::process::{Command, Stdio};
 
 const PAGE: &str = include_str!("../../man/leaderctl.1");
@@ -68,17 +66,7 @@ fn without_numbers(word: &str) -> String {
     text
 }
 
-struct Stage {
-    url: String,
-    environment: &'static [(&'static str, &'static str)],
-    candidates: Vec<Process>,
-}
-
-impl Stage {
-    fn of(server: &dyn Server) -> Self {
-        Self { url: server.own_url(), environment: server.environment(), candidates: Vec::new() }
-    }
-
+impl Place {
     fn candidate(&self, words: &[&str]) -> Command {
         let mut command = leaderrun();
         command.args(["-q", "--store", &self.url]).args(words).envs(self.environment.iter().copied());
@@ -86,8 +74,9 @@ impl Stage {
         command
     }
 
-    fn start(&mut self, words: &[&str]) {
-        self.candidates.push(Process::start(self.candidate(words).args(["-c", "exec sleep 1000"])));
+    fn start(&mut self, owner: &str, shard: &str) {
+        let command = self.candidate(&["--owner", owner, shard, "-c", "exec sleep 1000"]);
+        self.fleet.launch(owner, command);
     }
 
     fn run(&self, words: &[&str]) {
@@ -120,15 +109,6 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
-    fn drop(&mut self) {
-        for child in &mut self.candidates {
-            child.signal(Signal::SIGTERM);
-            child.ends();
-        }
-    }
-}
-
 /// All but those in a block that begins with the `export` of another store.
 fn examples() -> Vec<Example> {
     let is_export = |example: &Example| example.command.starts_with("export ");
@@ -139,18 +119,16 @@ fn examples() -> Vec<Example> {
 
 #[test]
 fn the_examples_are_what_leaderctl_prints() {
-    let mut server = redis::Server::start();
-    server.grow_old();
-    let mut stage = Stage::of(&server);
+    let mut stage = Place::remote(Box::new(redis::Server::start()));
     stage.run(&["backup/orders", "true"]);
     stage.run(&["--once", "2026.12_add-users", "migrate", "true"]);
-    stage.start(&["--owner", "blue", "backup/users"]);
+    stage.start("blue", "backup/users");
     // A leadership that is over, one that lasts, and a standby.
     stage.run(&["--owner", "red", "report", "true"]);
-    stage.start(&["--owner", "green", "report"]);
+    stage.start("green", "report");
     let leads = "leaderctl status --json report | jq -r '.owner // empty'";
     stage.wait_until(leads, "green");
-    stage.start(&["--owner", "red", "report"]);
+    stage.start("red", "report");
     stage.wait_until("leaderctl status --json report | jq .standbys", "1");
     stage.wait_until("leaderctl list backup/users --json | jq .held", "true");
     stage.wait_until("leaderctl history report | grep -c leads || true", "1");
