@@ -2,28 +2,25 @@
 
 use crate::runs::assert_is_good_to_promtool;
 use crate::server::Serve;
-use crate::support::fleet::{Fleet, leaderctl, leaderrun};
-use crate::support::said::Runs as _;
-use crate::support::world::TIMING;
+use crate::support::fleet::leaderrun;
+use crate::support::place::Place;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::Stdio;
-use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
 const OPENAPI: &str = include_str!("../../src/cli/leaderctl/serve/openapi.yaml");
 
-fn run(store: &str, words: &[&str], command: &[&str]) -> Option<i32> {
-    leaderrun().args(["--store", store]).args(words).args(command).stderr(Stdio::null()).status().unwrap().code()
+fn run(place: &Place, words: &[&str], command: &[&str]) -> Option<i32> {
+    leaderrun().args(["--store", &place.url]).args(words).args(command).stderr(Stdio::null()).status().unwrap().code()
 }
 
 #[test]
 fn jobs_that_lived_for_a_moment_show_with_their_last_status_and_their_last_success() {
-    let directory = TempDir::new().unwrap();
-    let store = format!("file:{}", directory.path().display());
-    let serve = Serve::start(&store, &["--interval", "200ms"]);
-    assert_eq!(run(&store, &["--every", "1h", "nightly"], &["true"]), Some(0));
-    assert_eq!(run(&store, &["--once", "schema-7", "migrate"], &["sh", "-c", "exit 3"]), Some(3));
+    let place = Place::local();
+    let serve = Serve::start(&place, &["--interval", "200ms"]);
+    assert_eq!(run(&place, &["--every", "1h", "nightly"], &["true"]), Some(0));
+    assert_eq!(run(&place, &["--once", "schema-7", "migrate"], &["sh", "-c", "exit 3"]), Some(3));
     let of = |name: &str, shard: &str, once: &str| {
         serve.metric(&format!("leaderrun_job_{name}{{shard=\"{shard}\",once=\"{once}\"}}"))
     };
@@ -43,8 +40,8 @@ fn jobs_that_lived_for_a_moment_show_with_their_last_status_and_their_last_succe
 
 #[test]
 fn it_only_reads_and_hears_no_foreign_host() {
-    let directory = TempDir::new().unwrap();
-    let serve = Serve::start(&format!("file:{}", directory.path().display()), &[]);
+    let place = Place::local();
+    let serve = Serve::start(&place, &[]);
     for method in ["POST", "DELETE"] {
         let answer = serve.send(&format!("{method} / HTTP/1.1\r\nHost: localhost\r\n\r\n")).unwrap();
         assert_eq!(answer.status, 405, "{method}");
@@ -122,14 +119,12 @@ fn breaches(document: &Yaml, schema: &Yaml, value: &Value, place: &str, found: &
 #[test]
 fn each_answer_is_as_the_openapi_file_describes_it() {
     let document = &YamlLoader::load_from_str(OPENAPI).unwrap()[0];
-    let directory = TempDir::new().unwrap();
-    let store = format!("file:{}", directory.path().display());
-    let mut fleet = Fleet::new();
-    fleet.start("one", &[&["--store", &store][..], &TIMING].concat(), &[], &[]);
-    assert_eq!(run(&store, &["--every", "1h", "nightly"], &["true"]), Some(0));
-    assert_eq!(run(&store, &["idle"], &["true"]), Some(0));
-    leaderctl().args(["--store", &store, "pause", "idle", "--for", "1h"]).said().good();
-    let serve = Serve::start(&store, &["--interval", "200ms"]);
+    let mut place = Place::local();
+    place.launch_with("one", &[], &[]);
+    assert_eq!(run(&place, &["--every", "1h", "nightly"], &["true"]), Some(0));
+    assert_eq!(run(&place, &["idle"], &["true"]), Some(0));
+    place.order(&["pause", "idle", "--for", "1h"]);
+    let serve = Serve::start(&place, &["--interval", "200ms"]);
     serve.wait_for("all is read", || {
         serve.shard("shard")["held"] == true
             && serve.shard("idle")["paused"] == true
@@ -159,5 +154,7 @@ fn each_answer_is_as_the_openapi_file_describes_it() {
         let path = path.as_str().unwrap().replace("{name}", "NAME");
         assert!(told.contains(&path), "{path} is not named in: {told}");
     }
-    fleet.conclude();
+    // It has the name of our directory among its words, as what is left of a tree has.
+    drop(serve);
+    place.fleet.conclude();
 }

@@ -2,6 +2,7 @@
 
 use crate::server::Serve;
 use crate::support::fleet::{leaderctl, leaderrun};
+use crate::support::place::Place;
 use crate::support::process::Process;
 use crate::support::said::Runs as _;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -11,7 +12,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use tempfile::TempDir;
 
 /// What a page must never take for more than text.
 const EVIL: &str = "<script>document.title='stolen'</script>\"'><img src=x onerror=alert(1)>";
@@ -44,11 +44,10 @@ fn before(server: u16, meanwhile: impl Fn() + Send + Sync + 'static) -> u16 {
 
 #[test]
 fn what_others_wrote_is_text_and_the_script_shows_what_is_new() {
-    let scratch = TempDir::new().unwrap();
-    let store = format!("file:{}", scratch.path().join("store").display());
-    let leader = ["-q", "--store", &store, "--host", EVIL, "shard", "sleep", "1000"];
+    let place = Place::local();
+    let leader = ["-q", "--store", &place.url, "--host", EVIL, "shard", "sleep", "1000"];
     let _leader = Process::start(leaderrun().args(leader));
-    let serve = Arc::new(Serve::start(&store, &["--interval", "200ms"]));
+    let serve = Arc::new(Serve::start(&place, &["--interval", "200ms"]));
     serve.wait_for("it leads", || serve.shard("shard")["host"] == EVIL);
     let search = format!("/?q={}", utf8_percent_encode(EVIL, NON_ALPHANUMERIC));
     for path in ["/", "/shards/shard", &search] {
@@ -59,6 +58,7 @@ fn what_others_wrote_is_text_and_the_script_shows_what_is_new() {
 
     // The server ends with the test, and not with the thread that stands before it.
     let known = Arc::downgrade(&serve);
+    let store = place.url.clone();
     let port = before(serve.port, move || {
         leaderctl().args(["--store", &store, "pause", "shard", "--keep", "--reason", "by hand"]).said().good();
         let known = known.upgrade().expect("the test goes on");
@@ -67,9 +67,9 @@ fn what_others_wrote_is_text_and_the_script_shows_what_is_new() {
     // The clock of its script runs as fast as answers come.
     let mut chromium = Command::new("timeout");
     chromium.args(["80", "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
-    chromium.arg(format!("--user-data-dir={}", scratch.path().join("browser").display()));
+    chromium.arg(format!("--user-data-dir={}", place.path("browser").display()));
     chromium.args(["--virtual-time-budget=3000", "--dump-dom", &format!("http://127.0.0.1:{port}/")]);
-    let shown = chromium.env("TMPDIR", scratch.path()).said().good();
+    let shown = chromium.env("TMPDIR", place.fleet.scratch.path()).said().good();
     assert!(shown.contains("by hand") && shown.contains("onerror=alert(1)"), "{shown}");
     assert!(!shown.contains("<title>stolen"), "{shown}");
 }

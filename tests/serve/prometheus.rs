@@ -1,9 +1,9 @@
 //! What is made for Prometheus and Grafana: the dashboard, the alerts, and what the manual says of the metrics.
 
 use crate::server::Serve;
+use crate::support::place::Place;
 use std::fs;
 use std::process::Command;
-use tempfile::TempDir;
 
 const DASHBOARD: &str = include_str!("../../examples/grafana/leaderrun.json");
 const ALERTS: &str = include_str!("../../examples/prometheus/alerts.yml");
@@ -16,8 +16,8 @@ fn metrics_in(text: &str) -> Vec<String> {
 
 #[test]
 fn the_dashboard_and_the_alerts_name_metrics_that_are_there() {
-    let directory = TempDir::new().unwrap();
-    let serve = Serve::start(&format!("file:{}", directory.path().display()), &[]);
+    let place = Place::local();
+    let serve = Serve::start(&place, &[]);
     let page = serve.get("/metrics");
     let named: Vec<String> = [DASHBOARD, ALERTS].into_iter().flat_map(metrics_in).collect();
     assert!(named.len() > 25, "{named:?}");
@@ -50,8 +50,8 @@ fn each_alert_comes_when_it_should_and_not_before() {
 
 #[test]
 fn the_manual_names_every_metric_and_no_other() {
-    let directory = TempDir::new().unwrap();
-    let serve = Serve::start(&format!("file:{}", directory.path().display()), &[]);
+    let place = Place::local();
+    let serve = Serve::start(&place, &[]);
     let page = serve.get("/metrics");
     let mut told: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE leaderrun_")?.split(' ').next()).collect();

@@ -20,22 +20,13 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Of this store, with more options. Returns when the store was read.
-    pub fn start(store: &str, more: &[&str]) -> Self {
-        Self::start_with(store, &[], more)
-    }
-
-    /// The same, of the store of this place.
-    pub fn start_at(place: &Place, more: &[&str]) -> Self {
-        Self::start_with(&place.url, place.environment, more)
-    }
-
-    fn start_with(store: &str, environment: &[(&str, &str)], more: &[&str]) -> Self {
+    /// Of the store of this place, with more options. Returns when the store was read.
+    pub fn start(place: &Place, more: &[&str]) -> Self {
         let (port, scratch) = (free_port(), TempDir::new().unwrap());
         let log = File::create(scratch.path().join("log")).unwrap();
         let mut command = leaderctl();
-        command.args(["--store", store, "serve", "--listen", &format!("127.0.0.1:{port}")]).args(more);
-        command.envs(environment.iter().copied());
+        command.args(["--store", &place.url, "serve", "--listen", &format!("127.0.0.1:{port}")]).args(more);
+        command.envs(place.environment.iter().copied());
         let child = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
         let serve = Self { _child: child, port, scratch };
         let is_ready = || serve.try_get("/readyz").is_ok_and(|it| it.status == 200);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 fn leaders_pauses_a_crash_and_an_outage_show(mut place: Place) {
     let options = ["--interval", "200ms", "--standbys", "--orders", "--request-timeout", "2s"];
-    let serve = Serve::start_at(&place, &options);
+    let serve = Serve::start(&place, &options);
     let metric = |name: &str, shard: &str| serve.metric(&format!("leaderrun_{name}{{shard=\"{shard}\"}}"));
 
     // Nobody ever led it: the order is the only trace of it.
