@@ -13,13 +13,10 @@ macro_rules! own_server {
     ($store:ident, $start:expr, [$($story:ident),* $(,)?]) => {
         mod $store {
             $(
-                #[test]
-                fn $story() {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    runtime.block_on(async {
-                        let (bench, server) = super::remote_bench(|| $start).await;
-                        super::$story(&bench, Box::new(server)).await;
-                    });
+                #[tokio::test]
+                async fn $story() {
+                    let (bench, server) = super::remote_bench(|| $start).await;
+                    super::$story(&bench, Box::new(server)).await;
                 }
             )*
         }
@@ -44,7 +41,7 @@ use std::cell::RefCell;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::claims::{eventually, granted_in_time, one_wins_every_race};
+use support::claims::{self, eventually, granted_in_time, one_wins_every_race, with_lease};
 use support::fleet::PATIENCE;
 
 /// Short, for expiry is waited for; whole seconds, for some stores count in them. What wants such a lease to last is told by
@@ -84,14 +81,7 @@ async fn does(
 }
 
 fn candidate(shard: &str, owner: &str) -> Candidate {
-    Candidate {
-        shard: shard.parse::<Shard>().unwrap(),
-        owner: owner.to_owned(),
-        session: Session::random().unwrap(),
-        host: "host".to_owned(),
-        pid: 7,
-        lease: LONG,
-    }
+    Candidate { shard: shard.parse().unwrap(), ..with_lease(owner, LONG) }
 }
 
 /// One whose lease ends soon.
@@ -110,10 +100,7 @@ async fn in_time<T>(shard: &str, mut story: impl AsyncFnMut(&str) -> Option<T>) 
 }
 
 async fn granted(store: &dyn Store, candidate: &Candidate) -> Grant {
-    match store.claim(candidate).await.expect("the store answers") {
-        Claim::Granted(grant) => grant,
-        Claim::Refused(holder) => panic!("refused: {holder} leads"),
-    }
+    claims::granted(store.claim(candidate).await.expect("the store answers"))
 }
 
 async fn the_first_term_of_a_shard_is_at_least_the_milliseconds_since_1970(bench: &Bench) {
@@ -626,14 +613,11 @@ macro_rules! suite {
         mod $store {
             use super::*;
             $(
-                #[test]
+                #[tokio::test]
                 $(#[$ignored])?
-                fn $case() {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                    runtime.block_on(async {
-                        let (bench, _world) = $bench.await;
-                        super::$case(&bench).await;
-                    });
+                async fn $case() {
+                    let (bench, _world) = $bench.await;
+                    super::$case(&bench).await;
                 }
             )*
         }

@@ -39,7 +39,7 @@ fn long_leases(story: Story) -> (World, Life) {
 /// After an outage: by then it would have cost the leadership.
 fn conclude_undisturbed(world: World, leader: &Life, outage: Duration) {
     sleep((LONG - Duration::from_secs(1)).saturating_sub(outage));
-    world.assert_undisturbed(leader);
+    world.fleet.assert_undisturbed(leader);
     world.conclude();
 }
 
@@ -137,7 +137,7 @@ fn answers_that_take_a_quarter_of_the_lease_disturb_nothing(story: Story) {
     sleep(2 * LEASE);
     world.set_all(NetworkFault::Fair);
     sleep(LEASE / 2);
-    world.assert_undisturbed(&leader);
+    world.fleet.assert_undisturbed(&leader);
     world.conclude();
 }
 
@@ -168,7 +168,7 @@ fn slow_answers_cost_no_leadership_while_an_operator_gives_orders(story: Story) 
         assert!(output.status.success(), "{words:?}: {output:?}\n{}", world.fleet.logs());
     }
     sleep(latency);
-    world.assert_undisturbed(&leader);
+    world.fleet.assert_undisturbed(&leader);
     world.set_all(NetworkFault::Fair);
     world.conclude();
 }
@@ -300,7 +300,7 @@ fn wall_clocks_are_stepped_by_an_hour_both_ways(story: Story) {
         }
         sleep(LEASE / 3);
     }
-    world.assert_undisturbed(&leader);
+    world.fleet.assert_undisturbed(&leader);
     world.fleet.kill(&leader.owner);
     world.successor(&leader);
     world.conclude();

@@ -57,12 +57,6 @@ impl Hosts {
         ((0..HOSTS).find(|index| name(*index) == leader.owner).expect("one of ours"), leader)
     }
 
-    fn assert_undisturbed(&self, leader: &Life) {
-        let now = self.fleet.leader();
-        let lives = self.fleet.lives();
-        assert!(now.term == leader.term && lives.len() == 1, "{lives:?}\n{}", self.fleet.logs());
-    }
-
     /// Without all others this host leads within a generous time: it knows again how things stand.
     fn assert_leads_when_others_are_gone(&mut self, host: usize) {
         for other in (0..HOSTS).filter(|other| *other != host) {
@@ -82,7 +76,7 @@ fn a_leader_is_cut_off_for_a_moment(network: Network, story: Story, cut: Cut) {
     sleep(MOMENT);
     hosts.network.heal(host);
     sleep(LEASE);
-    hosts.assert_undisturbed(&leader);
+    hosts.fleet.assert_undisturbed(&leader);
     hosts.fleet.conclude();
 }
 
@@ -108,7 +102,7 @@ fn a_standby_is_cut_off(network: Network, story: Story, cut: Cut) {
         sleep(length);
         hosts.network.heal(standby);
     }
-    hosts.assert_undisturbed(&leader);
+    hosts.fleet.assert_undisturbed(&leader);
     hosts.assert_leads_when_others_are_gone(standby);
     hosts.fleet.conclude();
 }

@@ -178,6 +178,13 @@ impl Fleet {
         found.expect("somebody leads")
     }
 
+    /// The same tree is still the only one that there ever was.
+    pub fn assert_undisturbed(&self, leader: &Life) {
+        let now = self.leader();
+        let lives = self.lives();
+        assert!(now.term == leader.term && lives.len() == 1, "{lives:?}\n{}", self.logs());
+    }
+
     /// Ends everything and checks what must hold after every story: no two trees at once, terms rising, nobody left.
     pub fn conclude(mut self) -> Vec<Life> {
         let (lives, evidence) = self.end();

@@ -134,14 +134,6 @@ impl server::Server for Server {
         assert!(server::listens(&mut self.child, port), "{:?} ended", self.program);
     }
 
-    fn wipe(&mut self) {
-        unreachable!("no test of {:?} needs it", self.program);
-    }
-
-    fn remove_lock(&mut self, _shard: &str) {
-        unreachable!("no test of {:?} needs it", self.program);
-    }
-
     fn grow_old(&mut self) {
         server::vouch_for(self);
     }

@@ -235,13 +235,6 @@ impl World {
         let leads = if self.kit == Kit::Bare { now.term == leader.term } else { now.term >= leader.term };
         assert!(leads, "{leader:?} {now:?}\n{}", self.fleet.logs());
     }
-
-    /// The same tree is still the only one that there ever was.
-    pub fn assert_undisturbed(&self, leader: &Life) {
-        let now = self.leader();
-        let lives = self.fleet.lives();
-        assert!(now.term == leader.term && lives.len() == 1, "{lives:?}\n{}", self.fleet.logs());
-    }
 }
 
 /// Of a candidate.
