@@ -361,6 +361,10 @@ impl Documents for Keys {
         Properties { tells_time: false, has_clock: false, ..Properties::default() }
     }
 
+    fn revision(&self) -> u64 {
+        u64::try_from(self.past.lock().highest).unwrap_or(0)
+    }
+
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
         let mut all = Vec::with_capacity(keys.len());
         for page in keys.chunks(PAGE) {

@@ -194,36 +194,47 @@ fn a_leadership_that_was_revoked_is_lost_however_young_the_store_is() {
 
 #[test]
 fn a_wait_outlives_the_leader_that_writes_itself_again() {
-    each([SCRIPTED, STAMPING], |world| {
-        let long = Candidate { lease: LEASE * 4, ..candidate("one") };
-        let term = world.client().lead(&long);
-        assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
-        let (client, two) = (world.client(), candidate("two"));
-        let grant = client.granted(&two);
-        assert!(wait_of(&grant) > LEASE * 3, "{grant:?}");
-        world.restarts_empty();
-        // It writes its document, and dies before it has written how long the longest lease was.
-        client.line.next(put_of_led, Fate::Lost);
-        now(client.store.renew(&two, grant.term, 1)).unwrap_err();
-        let (grant, took) = world.client().in_time(&candidate("three"));
-        assert!(took + wait_of(&grant) > LEASE * 3, "{grant:?}");
-    });
+    for is_older in [false, true] {
+        each([SCRIPTED, STAMPING], |world| {
+            world.client().leads_once(&candidate("zero"));
+            let older = world.server.contents();
+            let long = Candidate { lease: LEASE * 4, ..candidate("one") };
+            let term = world.client().lead(&long);
+            assert_eq!(now(world.client().store.revoke(&shard(), term)), Ok(Release::Released));
+            let (client, two) = (world.client(), candidate("two"));
+            let grant = client.granted(&two);
+            assert!(wait_of(&grant) > LEASE * 3, "{grant:?}");
+            if is_older {
+                world.server.restore(older);
+            } else {
+                world.restarts_empty();
+                // It writes how long the longest lease was, and dies before it has written its document.
+                client.line.next(put_of_led, Fate::After(Box::new(|| ())));
+                client.line.next(put_of_shard, Fate::Lost);
+            }
+            assert_eq!(now(client.store.renew(&two, grant.term, 1)).is_ok(), is_older);
+            let (grant, took) = world.client().in_time(&candidate("three"));
+            assert!(took + wait_of(&grant) > LEASE * 3, "{grant:?}");
+        });
+    }
 }
 
 #[test]
-fn a_document_written_again_knows_of_no_led_mark_until_that_is_written_too() {
-    each_led(LIVING, |world, client, one, term| {
-        world.restarts_empty();
-        // Its last write is lost: nothing was counted yet.
-        client.line.next(put_of_led, Fate::Lost);
-        assert_eq!(now(client.store.renew(&one, term, 1)).unwrap_err().kind, ErrorKind::Unknown);
-        assert_eq!(world.text()["led_ms"], 0);
-        // Of whoever claims it now is known that somebody led.
-        advance(LEASE + SLACK);
-        assert!(!world.server.contents().contains_key(&Name::Led(shard())));
-        world.client().in_time(&candidate("two"));
-        assert!(world.server.contents().contains_key(&Name::Led(shard())));
-    });
+fn a_shard_deleted_after_its_leader_was_disturbed_writing_it_again_makes_the_next_one_wait() {
+    for is_disturbed in [put_of_led, put_of_shard] {
+        each_led(LIVING, |world, client, one, term| {
+            world.restarts_empty();
+            client.line.next(is_disturbed, Fate::Lost);
+            assert_eq!(now(client.store.renew(&one, term, 1)).unwrap_err().kind, ErrorKind::Unknown);
+            // The marker is old when the document is deleted.
+            for sequence in 2..10 {
+                assert_eq!(client.renew(&one, term, sequence), Renewal::Renewed);
+                advance(seconds(3));
+            }
+            world.delete();
+            world.client().waits(&candidate("two"));
+        });
+    }
 }
 
 #[test]

@@ -43,6 +43,28 @@ fn a_claim_that_is_denied_halfway_does_not_say_that_an_earlier_tree_is_dead() {
 }
 
 #[test]
+fn a_claim_that_is_made_again_takes_no_term_of_a_leader_whose_document_was_deleted() {
+    let world = World::old(SHARED);
+    leader(&world);
+    world.delete();
+    // Its term is ahead of the time.
+    let (client, two) = (world.client(), candidate("two"));
+    let (grant, _) = client.in_time(&two);
+    // It releases once its wait is over, so it leaves no doubt.
+    for sequence in 1..6 {
+        advance(seconds(4));
+        assert_eq!(client.renew(&two, grant.term, sequence), Renewal::Renewed);
+    }
+    assert_eq!(now(client.store.release(&two, grant.term)), Ok(Release::Released));
+    world.delete();
+    let (client, three) = (world.client(), candidate("three"));
+    client.line.next(put_of_led, Fate::Refused);
+    now(client.store.claim(&three)).unwrap_err();
+    let again = client.in_time(&three).0;
+    assert!(again.term > grant.term, "{again:?} after {grant:?}");
+}
+
+#[test]
 fn orders_are_given_and_taken_back_while_another_program_leads_and_leave_its_document_alone() {
     let world = World::old(SHARED);
     let theirs = held_by_another(&world, LEASE);

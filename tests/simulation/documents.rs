@@ -74,7 +74,7 @@ impl Documents {
     }
 
     pub fn delivery(&self) -> Delivery {
-        if self.style.touches && !self.style.is_shared { Delivery::Push } else { Delivery::Poll }
+        self.style.delivery()
     }
 
     pub fn open(&self, host: usize, network: Network, world: World) -> Arc<dyn Store> {

@@ -167,8 +167,8 @@ fn pin(kind: Kind, traces: &BTreeMap<u64, String>) {
     let kind = match kind {
         Kind::Shared => "shared",
         Kind::Scripted => "scripted",
-        // What the machines hear of it is no other than of the two above.
-        Kind::Comparing => return,
+        // What the machines hear of them is no other than of the two above.
+        Kind::Comparing | Kind::Leased | Kind::Pushing | Kind::SharedPushing => return,
     };
     if let Some(directory) = std::env::var_os("TEST_TRACES").map(PathBuf::from) {
         for (seed, trace) in traces {
@@ -186,15 +186,30 @@ fn pin(kind: Kind, traces: &BTreeMap<u64, String>) {
 
 #[test]
 fn no_story_over_documents_that_other_programs_write_has_two_trees_at_once() {
-    all_hold(Kind::Shared, seeds(0..500));
+    all_hold(Kind::Shared, seeds(0..350));
 }
 
 #[test]
 fn no_story_over_documents_on_a_server_with_scripts_has_two_trees_at_once() {
-    all_hold(Kind::Scripted, seeds(0..500));
+    all_hold(Kind::Scripted, seeds(0..350));
 }
 
 #[test]
 fn no_story_over_documents_on_a_server_that_compares_has_two_trees_at_once() {
     all_hold(Kind::Comparing, seeds(0..250));
+}
+
+#[test]
+fn no_story_over_documents_on_a_server_that_ends_leases_has_two_trees_at_once() {
+    all_hold(Kind::Leased, seeds(0..250));
+}
+
+#[test]
+fn no_story_over_documents_on_a_server_that_pushes_has_two_trees_at_once() {
+    all_hold(Kind::Pushing, seeds(0..250));
+}
+
+#[test]
+fn no_story_over_documents_that_are_shared_and_pushed_has_two_trees_at_once() {
+    all_hold(Kind::SharedPushing, seeds(100..350));
 }

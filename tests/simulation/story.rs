@@ -22,6 +22,12 @@ pub enum Kind {
     Comparing,
     /// `store::lease_store` over documents that other programs write too, as in DynamoDB.
     Shared,
+    /// `store::lease_store` over documents on a server that ends leases itself, as etcd.
+    Leased,
+    /// `store::lease_store` over documents on a server that can only compare, and pushes each of them, as NATS.
+    Pushing,
+    /// The same, where other programs write them too, as in Kubernetes.
+    SharedPushing,
 }
 
 impl Kind {
@@ -31,6 +37,9 @@ impl Kind {
             Self::Scripted => Style::SCRIPTED,
             Self::Comparing => Style::COMPARING,
             Self::Shared => Style::SHARED,
+            Self::Leased => Style::LEASED,
+            Self::Pushing => Style::PUSHING,
+            Self::SharedPushing => Style::SHARED_PUSHING,
         })
     }
 }
@@ -64,6 +73,8 @@ struct Story {
     machines: Vec<Arc<Machine>>,
     operator: Arc<Operator>,
     timing: Timing,
+    /// The last term may be above what a clock shows, so it counts only while the store remembers it.
+    terms_are_ahead: bool,
     /// Faults strike until then, and are over by then.
     quiet_from: Duration,
 }
@@ -121,7 +132,9 @@ impl Story {
             .collect();
         let operator = Operator::new(machines.len(), documents.clone(), network.clone(), world.clone(), shard.clone());
         let quiet_from = random.millis(40_000, 120_000);
-        Self { random, world, network, documents, machines, operator, timing, quiet_from }
+        // Only one host's clock has dated the terms of a server without a clock.
+        let terms_are_ahead = kind == Kind::Leased;
+        Self { random, world, network, documents, machines, operator, timing, terms_are_ahead, quiet_from }
     }
 
     async fn unfold(&mut self) {
@@ -228,7 +241,11 @@ impl Story {
     }
 
     fn strike_documents(&mut self, documents: &Documents) {
-        match self.random.between(0, 5) {
+        let chance = self.random.between(0, 5);
+        if chance < 4 && self.terms_are_ahead {
+            self.world.forget_terms();
+        }
+        match chance {
             0..2 => {
                 let restarts = self.random.per_mille(500);
                 self.world.fault("store wiped", if restarts { "and restarted" } else { "" });
@@ -240,6 +257,7 @@ impl Story {
                 }
             }
             4 => {
+                self.terms_are_ahead = true;
                 self.world.fault("lock deleted by hand", "");
                 documents.delete();
             }

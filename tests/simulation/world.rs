@@ -18,6 +18,8 @@ pub struct Record {
     pub breaches: Vec<String>,
     pub lives: Vec<Life>,
     pub faults: BTreeMap<&'static str, u64>,
+    /// The store forgot the terms, and they were above what its clock shows.
+    pub has_forgotten_terms: bool,
     /// Some where somebody will read it.
     pub trace: Option<String>,
 }
@@ -84,6 +86,11 @@ impl World {
         *self.state().faults.entry(kind).or_default() += 1;
     }
 
+    /// From now on a term may be lower than the last.
+    pub fn forget_terms(&self) {
+        self.state().has_forgotten_terms = true;
+    }
+
     /// COMMAND starts. Answers the number of its life.
     pub fn begins(&self, host: usize, session: &str, term: u64, process: &Process) -> usize {
         self.say(&format!("host {host}: tree of term {term} begins"));
@@ -105,6 +112,7 @@ impl World {
         };
         state.lives.push(life);
         let number = state.lives.len() - 1;
+        let last = last.filter(|_| !state.has_forgotten_terms);
         drop(state);
         if !again && last.is_some_and(|last| last >= term) {
             self.breach(&format!("term {term} after term {last:?}"));

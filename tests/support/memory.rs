@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -63,6 +64,15 @@ impl Style {
     /// As DynamoDB.
     pub const SHARED: Self =
         Self { tells: Tells::Seconds, is_shared: true, marking: Marking::ByWriters, ..Self::SCRIPTED };
+    /// As NATS.
+    pub const PUSHING: Self = Self { touches: false, pushes_documents: true, ..Self::SCRIPTED };
+    /// As Kubernetes.
+    pub const SHARED_PUSHING: Self = Self { tells: Tells::Seconds, is_shared: true, ..Self::PUSHING };
+
+    #[must_use]
+    pub fn delivery(self) -> Delivery {
+        if self.pushes_documents || (self.touches && !self.is_shared) { Delivery::Push } else { Delivery::Poll }
+    }
 }
 
 /// The name of a document.
@@ -109,7 +119,7 @@ pub struct Server {
     /// In milliseconds since 1970.
     time: fn() -> u64,
     state: Mutex<State>,
-    /// Rung by each write that wakes. (A `watch` of tokio wakes in a random order, and a simulation repeats itself.)
+    /// Rung by each write that wakes, or by each write where documents are pushed. (A `watch` of tokio wakes in a random order, and a simulation repeats itself.)
     news: Notify,
 }
 
@@ -117,6 +127,8 @@ pub struct Server {
 struct State {
     documents: Contents,
     incarnation: u64,
+    /// How often a document was changed in this life.
+    revision: u64,
     /// How far its clock was set.
     step_millis: i64,
 }
@@ -172,7 +184,10 @@ impl Server {
 
     /// Replaces everything, and nobody is told: a backup that is restored in place, an operator's edit.
     pub fn restore(&self, contents: Contents) {
-        self.state.lock().documents = contents;
+        let mut state = self.state.lock();
+        state.documents = contents;
+        state.revision += 1;
+        drop(state);
         self.wake();
     }
 
@@ -183,7 +198,9 @@ impl Server {
 
     /// Another life of its memory begins, with what it has.
     pub fn restart(&self) {
-        self.state.lock().incarnation += 1;
+        let mut state = self.state.lock();
+        (state.incarnation, state.revision) = (state.incarnation + 1, 0);
+        drop(state);
         self.wake();
     }
 
@@ -258,9 +275,10 @@ impl Server {
             write: write.nonce.clone(),
         };
         state.documents.insert(write.name.clone(), kept);
+        state.revision += 1;
         let found = self.found(&state, &write.name);
         drop(state);
-        if write.wakes {
+        if write.wakes || self.style.pushes_documents {
             self.wake();
         }
         Some(found)
@@ -288,7 +306,9 @@ impl Server {
     }
 
     pub fn remove(&self, name: &Name) {
-        self.state.lock().documents.remove(name);
+        let mut state = self.state.lock();
+        state.documents.remove(name);
+        state.revision += 1;
     }
 
     #[must_use]
@@ -349,6 +369,7 @@ pub struct Memory<W = Direct> {
     server: Arc<Server>,
     way: W,
     clock: Mutex<Clock>,
+    revision: AtomicU64,
     lock: Option<Box<dyn ForeignLock>>,
 }
 
@@ -370,7 +391,7 @@ pub fn reference_by(way: impl Way + 'static) -> LeaseStore {
 
 impl<W: Way> Memory<W> {
     pub fn new(server: Arc<Server>, way: W) -> Self {
-        Self { server, way, clock: Mutex::default(), lock: None }
+        Self { server, way, clock: Mutex::default(), revision: AtomicU64::default(), lock: None }
     }
 
     /// With a lock of other programs beside the leases.
@@ -386,7 +407,9 @@ impl<W: Way> Memory<W> {
     ) -> Result<A, StoreError> {
         let server = Arc::clone(&self.server);
         let sent = BootInstant::now();
-        let (now, answer) = self.way.carry(step, move || (server.now(), serve(&server))).await?;
+        let serve = move || (server.now(), serve(&server), server.state.lock().revision);
+        let (now, answer, revision) = self.way.carry(step, serve).await?;
+        self.revision.store(revision, Ordering::Relaxed);
         let received = BootInstant::now();
         match self.server.style.tells {
             Tells::Millis => self.clock.lock().sample_millis(now, sent, received),
@@ -419,10 +442,9 @@ impl<W: Way> Documents for Memory<W> {
 
     fn properties(&self) -> Properties {
         let Style { touches, tells, is_leased, is_shared, pushes_documents, marking } = self.server.style;
-        let hears = touches && !is_shared;
         Properties {
             marking,
-            delivery: if hears { Delivery::Push } else { Delivery::Poll },
+            delivery: self.server.style.delivery(),
             is_shared,
             pushes_documents,
             tells_time: tells == Tells::Millis,
@@ -430,6 +452,10 @@ impl<W: Way> Documents for Memory<W> {
             compares_only: !touches,
             ..Properties::default()
         }
+    }
+
+    fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> Option<&dyn ForeignLock> {

@@ -268,14 +268,7 @@ impl LeaseStore {
         let mut start_after = self.wait_of(shard, standing).map(|(_, over)| over);
         let mut takeover = standing.document.as_ref().map_or(Takeover::First, Document::takeover);
         let mut draft = self.continued(shard, standing);
-        // Milliseconds since 1970 rise faster than leaderships do, so this is above every forgotten term, whether the
-        // shard was deleted or the server failed over to an older copy. Terms must not run far ahead of the time, so
-        // take the earliest that it may be if it is not known well.
-        let now = BootInstant::now();
-        let time = &self.documents;
-        let is_vague = !is_first && self.properties.delivery == Delivery::Push && time.clock().is_wide(now);
-        let now_millis = if is_vague { time.least_server_millis() } else { time.server_millis(now) };
-        draft.term = draft.term.max(highest).max(now_millis) + 1;
+        draft.term = draft.term.max(highest).max(self.term_before(marker, is_first)) + 1;
         let lock = self.lock_of(shard).map(ForeignLock::name);
         draft.lease = Some(Lease::new(candidate, lock, self.documents.wall_clock_millis()));
         draft.forgotten = false;
@@ -296,7 +289,7 @@ impl LeaseStore {
         let mut after = None;
         let mut is_older = false;
         if !knows_all || self.properties.is_shared {
-            let found = self.read_after_write(candidate, &draft, is_first.then_some(marker), was_ours).await?;
+            let found = self.read_after_write(candidate, &draft, is_first.then_some(marker)).await?;
             if knows_all && found.before.shared.term > standing.term() {
                 // Somebody has led since: perhaps our document was deleted before the mark said that we lead.
                 let stands = self.look(shard, false, false, Reader::Writer).await?;
@@ -358,6 +351,20 @@ impl LeaseStore {
         Ok(Some(Grant { term, start_after, takeover }))
     }
 
+    /// At least every term that may be forgotten, whether the shard was deleted or the server failed over to an older
+    /// copy.
+    fn term_before(&self, marker: &Marker, is_first: bool) -> u64 {
+        if !self.properties.has_clock {
+            // Two hosts' clocks are not compared. So only that of the marker's writer counts, and what changed since.
+            return marker.created_ms.saturating_add(self.documents.revision());
+        }
+        // Milliseconds since 1970 rise faster than leaderships do. Terms must not run far ahead of the time, so take the
+        // earliest that it may be if it is not known well.
+        let (now, time) = (BootInstant::now(), &self.documents);
+        let is_vague = !is_first && self.properties.delivery == Delivery::Push && time.clock().is_wide(now);
+        if is_vague { time.least_server_millis() } else { time.server_millis(now) }
+    }
+
     /// Changes the text of our document, even if its orders changed meanwhile. None if it is not ours any more.
     pub(super) async fn complete(
         &self,
@@ -387,13 +394,12 @@ impl LeaseStore {
     }
 
     /// Reads what can be known only after the document was taken, and records the claim in the led mark. `marker`: the
-    /// one that the claim relied on, if the document knew of no leadership. `was_ours`: it replaced our document.
+    /// one that the claim relied on, if the document knew of no leadership.
     async fn read_after_write(
         &self,
         candidate: &Candidate,
         draft: &Document,
         marker: Option<&Marker>,
-        was_ours: bool,
     ) -> Result<Aftermath, StoreError> {
         let shard = &candidate.shard;
         let looked = async {
@@ -413,17 +419,16 @@ impl LeaseStore {
                 has_forgotten =
                     now.is_none_or(|now| now.incarnation != before.incarnation || now.created_ms > before.created_ms);
             }
-            let now_millis = self.documents.server_millis(BootInstant::now());
+            let last = marker.map_or(0, |marker| self.term_before(marker, true));
             let is_doubtful =
                 |mark: &LedMark| has_forgotten || (marker.is_some() && mark.says_led() && !mark.shared.released);
             // Above the terms of all leaders since: their terms began with the time too, and no estimate of it was
             // wrong by more than `WIDE`. Where a leader's tree may still run, the mark also records the term, or two
             // leaders could have the same term after two deletions.
             let term_over = |mark: &LedMark| {
-                let least = if was_ours { mark.shared.term } else { mark.shared.term + 1 };
                 let ahead = millis(mark.lease().max(candidate.lease).saturating_add(WIDE));
-                let late = if is_doubtful(mark) { now_millis.max(mark.shared.term) + ahead } else { 0 };
-                draft.term.max(least).max(late)
+                let late = if is_doubtful(mark) { last.max(mark.shared.term) + ahead } else { 0 };
+                draft.term.max(mark.shared.term + 1).max(late)
             };
             let change = |mark: &mut LedMark| {
                 if self.properties.is_shared || is_doubtful(mark) {

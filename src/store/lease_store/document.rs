@@ -97,7 +97,9 @@ impl Shared {
     }
 
     pub fn led(&mut self, term: u64) {
-        (self.term, self.released, self.forgotten) = (term, false, false);
+        if self.term <= term {
+            (self.term, self.released, self.forgotten) = (term, false, false);
+        }
     }
 
     pub fn has_ended(&mut self, term: u64, is_forgotten: bool) {

@@ -330,6 +330,11 @@ pub trait Documents: ServerTime + Send + Sync {
         Properties::default()
     }
 
+    /// Where the server has no clock: a number that is higher after each change of a document, as the last answers showed it.
+    fn revision(&self) -> u64 {
+        0
+    }
+
     /// The lock of other programs that is held beside each lease, if there is one.
     fn lock(&self) -> Option<&dyn ForeignLock> {
         None

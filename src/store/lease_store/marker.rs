@@ -116,7 +116,7 @@ impl LeaseStore {
             }
             let text = MarkerText::new(latest, &found.version.incarnation).text();
             sent = BootInstant::now();
-            found = match self.documents.put(Key::Marker, self.marker_of(&text, latest), Over::Exactly(&found)).await {
+            found = match self.documents.put(Key::Marker, self.marker_of(&text, true), Over::Exactly(&found)).await {
                 Ok(Some(written)) => written,
                 Ok(None) => self.get_one(Key::Marker).await?,
                 // A user who may only read leaves the writing to claims.
@@ -153,12 +153,14 @@ impl LeaseStore {
         (over > now).then_some(over)
     }
 
-    /// Writes the marker of `store init`; or, dated zero, one that says that no candidate has used the store yet.
-    pub(super) async fn write_marker(&self, created_ms: u64) -> Result<(), StoreError> {
+    /// Writes the marker of `store init`; or, unless `is_young`, one that says that no candidate has used the store yet.
+    pub(super) async fn write_marker(&self, is_young: bool) -> Result<(), StoreError> {
+        let dated = is_young || !self.properties.has_clock;
+        let created_ms = if dated { self.documents.server_millis(BootInstant::now()) } else { 0 };
         for _ in 0..MOST_ATTEMPTS {
             let found = self.get_one(Key::Marker).await?;
             let text = MarkerText::new(created_ms, &found.version.incarnation).text();
-            let put = self.documents.put(Key::Marker, self.marker_of(&text, created_ms), Over::Exactly(&found)).await?;
+            let put = self.documents.put(Key::Marker, self.marker_of(&text, is_young), Over::Exactly(&found)).await?;
             if put.is_some() {
                 *self.marker.lock() = None;
                 return Ok(());
@@ -167,10 +169,9 @@ impl LeaseStore {
         Err(self.too_fast(Key::Marker))
     }
 
-    /// A marker that is young, unless it is dated zero.
-    fn marker_of<'a>(&self, text: &'a str, created_ms: u64) -> Draft<'a> {
-        let is_young = created_ms > 0 && !self.properties.has_clock;
-        Draft { ends: if is_young { Ends::In(YOUTH) } else { Ends::Never }, ..lasting(text) }
+    fn marker_of<'a>(&self, text: &'a str, is_young: bool) -> Draft<'a> {
+        let ends = is_young && !self.properties.has_clock;
+        Draft { ends: if ends { Ends::In(YOUTH) } else { Ends::Never }, ..lasting(text) }
     }
 
     /// Changes the led mark, of which `found` is known. Returns it as it was before.

@@ -120,7 +120,7 @@ impl Administration for LeaseStore {
             return Ok(done);
         }
         done.push(trial::run(&*self.documents).await?.map_err(StoreError::misconfigured)?);
-        self.write_marker(self.documents.server_millis(BootInstant::now())).await?;
+        self.write_marker(true).await?;
         done.push(about_marker(&place, true));
         Ok(done)
     }
@@ -129,7 +129,7 @@ impl Administration for LeaseStore {
         if self.properties.marking == Marking::ByInit && self.read_marker(Reader::Look).await?.is_none() {
             return Ok(());
         }
-        self.write_marker(0).await
+        self.write_marker(false).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>, StoreError> {

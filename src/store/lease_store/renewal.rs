@@ -231,13 +231,9 @@ impl LeaseStore {
         let waits = [draft.wait(), own.document.wait()].into_iter().flatten();
         draft.set_wait(waits.max_by_key(|wait| wait.until_millis));
         (draft.term, draft.lease) = (own.leadership.term.0, own.document.lease.clone());
-        (draft.led_ms, draft.forgotten) = (0, false);
-        let ends = Ends::In(candidate.lease);
-        let over = Over::Exactly(&standing.found);
-        let Some(written) = self.rewrite(shard, &draft, Author::Leader(sequence), ends, over).await? else {
-            return Ok(());
-        };
         let longest = own.document.longest_lease().max(candidate.lease);
+        (draft.led_ms, draft.forgotten) = (millis(longest), false);
+        // First the mark: once the document names us, renewals count, and none would miss the mark.
         let change = |mark: &mut LedMark| {
             mark.has_lease(longest);
             if self.properties.is_shared {
@@ -245,8 +241,9 @@ impl LeaseStore {
             }
         };
         self.change_led_mark(shard, None, change).await?;
-        let complete = |draft: &mut Document| draft.led_ms = millis(longest);
-        self.complete(shard, Ends::Keep, written, complete).await.map(drop)
+        let ends = Ends::In(candidate.lease);
+        let over = Over::Exactly(&standing.found);
+        self.rewrite(shard, &draft, Author::Leader(sequence), ends, over).await.map(drop)
     }
 
     pub(super) fn orders_in(&self, standing: &Standing) -> Option<Note> {
