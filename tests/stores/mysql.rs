@@ -4,7 +4,6 @@
 mod access;
 mod check;
 mod encrypted;
-mod failover;
 mod faults;
 mod forgotten;
 mod galera;

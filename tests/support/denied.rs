@@ -105,8 +105,3 @@ pub fn assert_leads_nothing(owner: User, lead: impl Fn(&[&str]) -> Command, sign
     assert!(fs::exists(&started).unwrap());
     assert!(begun.elapsed() < PATIENCE, "it waited for {:?}", begun.elapsed());
 }
-
-/// The same of a user of a server.
-pub fn assert_leads_nothing_without_orders(owner: User, user: User, sign: &str) {
-    assert_leads_nothing(owner, |words| user.prepared(leaderrun(), words), sign);
-}

@@ -36,12 +36,7 @@ async fn a_server_that_returns_no_item_with_a_failed_condition_is_asked_for_it()
         matches!(standby.renew(&two, term, 1).await.unwrap(), Renewal::Lost(Some(holder)) if holder.owner == "one")
     );
     assert_eq!(standby.release(&two, term).await.unwrap(), Release::NotHeld);
-    loop {
-        match standby.claim(&two).await.unwrap() {
-            Claim::Granted(grant) => break assert_eq!(grant.start_after, None),
-            Claim::Refused(_) => sleep(Duration::from_millis(50)).await,
-        }
-    }
+    assert_eq!(granted_in_time(&standby, &two).await.start_after, None);
     delete(&server.client(), &table, "SHARD#db/main", "LOCK").await;
     assert_eq!(standby.renew(&two, term, 1).await.unwrap(), Renewal::Lost(None));
 }

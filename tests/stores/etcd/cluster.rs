@@ -12,11 +12,7 @@ async fn cluster() -> Vec<Server> {
     let mut members = Server::cluster();
     for member in 0..members.len() {
         let store = open(&url(&members[member..=member])).await;
-        let begun = Instant::now();
-        while let Err(error) = store.prepare().await {
-            assert!(begun.elapsed() < PATIENCE, "{error}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        eventually("it is prepared", async || store.prepare().await.is_ok()).await;
     }
     members[0].grow_old();
     members
@@ -45,7 +41,7 @@ async fn a_member_without_a_majority_is_an_outage_and_recovers() {
     let mut members = cluster().await;
     let store = open_with(&url(&members[..1]), Duration::from_secs(2)).await;
     let one = candidate("one");
-    let term = lead_again(&*store, &one).await;
+    let term = granted_in_time(&*store, &one).await.term;
     members[1].kill();
     members[2].kill();
     for sequence in 1..5 {
@@ -70,13 +66,13 @@ async fn a_member_that_is_behind_shows_nothing_of_the_past() {
     let (behind, other) =
         (open(&url(&members[follower..=follower])).await, open(&url(&members[leader..=leader])).await);
     let (one, two) = (with_lease("one", Duration::from_mins(1)), with_lease("two", Duration::from_mins(1)));
-    let term = lead_again(&*behind, &one).await;
+    let term = granted_in_time(&*behind, &one).await.term;
     members[follower].freeze();
     let mut released = other.release(&one, term).await;
     while released.is_err() {
         released = other.release(&one, term).await;
     }
-    let next = lead_again(&*other, &two).await;
+    let next = granted_in_time(&*other, &two).await.term;
     for number in 0..20 {
         members[leader].put("unrelated", &number.to_string());
     }
@@ -102,18 +98,6 @@ async fn servers_of_different_clusters_are_called_what_they_are() {
     finds(&open(&url(&servers)).await.check().await.unwrap(), Verdict::Bad, "different clusters");
 }
 
-/// Claims until it is granted, though etcd's leader may change meanwhile. Answers the term.
-async fn lead_again(store: &dyn Store, candidate: &Candidate) -> Term {
-    let begun = Instant::now();
-    loop {
-        if let Ok(Claim::Granted(grant)) = store.claim(candidate).await {
-            return grant.term;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it never is granted again");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_renewal_that_a_former_leader_of_etcd_answers_does_not_count() {
     let members = cluster().await;
@@ -121,7 +105,7 @@ async fn a_renewal_that_a_former_leader_of_etcd_answers_does_not_count() {
     // Long, so that the answer of the member that wakes up is waited for.
     let store = open_with(&url(&members[leader..=leader]), Duration::from_secs(20)).await;
     let one = with_lease("one", Duration::from_secs(12));
-    let term = lead_again(&*store, &one).await;
+    let term = granted_in_time(&*store, &one).await.term;
     members[leader].freeze();
     let successor = leading(&members, Some(leader)).await;
     // The successor counts the lease from about now.

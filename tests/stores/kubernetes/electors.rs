@@ -19,11 +19,6 @@ fn mixed(server: &Server) -> Mixed {
     Mixed::new(self::url(server), words.map(str::to_owned).to_vec())
 }
 
-#[test]
-fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
-    mixed(&server()).kills_in_turn();
-}
-
 /// Stopped, killed and frozen.
 #[test]
 fn theirs_waits_until_our_tree_is_dead_however_it_ends() {

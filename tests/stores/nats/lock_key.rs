@@ -209,24 +209,14 @@ async fn a_leader_whose_key_another_program_has_taken_for_ever_has_lost_it() {
     assert!(matches!(&renewal, Ok(Renewal::Lost(Some(holder))) if holder.owner == "backend-7"), "{renewal:?}");
 }
 
-/// Beside programs that read in the record, under such names, when it expires; or "none".
-fn mixed(server: &Server, names: &str) -> Mixed {
-    let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/contender.py");
-    let (port, ttl) = (server.address().port().to_string(), mixed::TTL.as_millis().to_string());
-    Mixed::new(url(server), ["python3", contender, names, &port, ELECTIONS, LEADER, &ttl].map(str::to_owned).to_vec())
-}
-
-#[tokio::test]
-async fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
-    let server = shared(mixed::TTL).await;
-    mixed(&server, "none").kills_in_turn();
-}
-
 /// Stopped, killed and frozen.
 #[tokio::test]
 async fn a_program_that_judges_the_expiry_in_the_record_waits_until_our_tree_is_dead() {
     let server = shared(mixed::TTL).await;
-    mixed(&server, "snake").ends_in_each_way();
+    let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/contender.py");
+    let (port, ttl) = (server.address().port().to_string(), mixed::TTL.as_millis().to_string());
+    let words = ["python3", contender, "snake", &port, ELECTIONS, LEADER, &ttl].map(str::to_owned).to_vec();
+    Mixed::new(url(&server), words).ends_in_each_way();
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use crate::support::fleet::leaderctl;
 use crate::support::gate::{Fate, Gate};
 use crate::support::mixed::{self, Mixed};
 use crate::support::said::Runs as _;
+use leaderrun::internals::lease::Candidate;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
@@ -22,6 +23,24 @@ fn sharing(server: &Server) -> LeaseStore {
 /// Another program takes the key, as it would.
 fn take(server: &Server, id: &str, millis: &str) -> bool {
     server.cli(&["SET", KEY, id, "NX", "PX", millis]) == "OK"
+}
+
+/// A server, a way to it that misbehaves, and one who leads by a store that takes this way.
+async fn led_through_a_gate() -> (Server, Gate, LeaseStore, Candidate, Term) {
+    let server = old_server();
+    let way = Gate::to(server.address());
+    let url = url(&server).replace(&server.address().to_string(), &way.address.to_string());
+    let store = open_with(&url, Duration::from_secs(4)).unwrap();
+    let one = candidate("one");
+    let term = lead(&store, &one).await;
+    (server, way, store, one, term)
+}
+
+/// Lets the held request arrive.
+async fn arrive(server: &Server, way: &Gate) {
+    let before = server.scripts_run();
+    way.let_go();
+    eventually("it has arrived", async || server.scripts_run() != before).await;
 }
 
 fn millis_left(server: &Server, key: &str) -> u64 {
@@ -122,22 +141,13 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
 
 #[tokio::test]
 async fn a_request_to_give_the_key_back_that_arrives_in_the_next_leadership_changes_nothing() {
-    let server = old_server();
-    let way = Gate::to(server.address());
-    let url = url(&server).replace(&server.address().to_string(), &way.address.to_string());
-    let store = open_with(&url, Duration::from_secs(4)).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (server, way, store, one, term) = led_through_a_gate().await;
     way.once("let go", Fate::Hold);
     unknown(store.release(&one, term).await, "did not answer");
     store.release(&one, term).await.unwrap();
     assert_eq!(server.cli(&["EXISTS", KEY]), "0");
     let term = lead(&store, &one).await;
-    let scripts =
-        || server.cli(&["INFO", "commandstats"]).lines().find(|line| line.contains("_evalsha:")).map(str::to_owned);
-    let before = scripts();
-    way.let_go();
-    eventually("it has arrived", async || scripts() != before).await;
+    arrive(&server, &way).await;
     assert!(!take(&server, "backend-7", "1000"), "we lead");
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     store.release(&one, term).await.unwrap();
@@ -146,20 +156,11 @@ async fn a_request_to_give_the_key_back_that_arrives_in_the_next_leadership_chan
 
 #[tokio::test]
 async fn a_renewal_that_arrives_after_the_release_takes_no_key() {
-    let server = old_server();
-    let way = Gate::to(server.address());
-    let url = url(&server).replace(&server.address().to_string(), &way.address.to_string());
-    let store = open_with(&url, Duration::from_secs(4)).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (server, way, store, one, term) = led_through_a_gate().await;
     way.once("confirm", Fate::Hold);
     unknown(store.renew(&one, term, 1).await, "did not answer");
     store.release(&one, term).await.unwrap();
-    let scripts =
-        || server.cli(&["INFO", "commandstats"]).lines().find(|line| line.contains("_evalsha:")).map(str::to_owned);
-    let before = scripts();
-    way.let_go();
-    eventually("it has arrived", async || scripts() != before).await;
+    arrive(&server, &way).await;
     assert!(take(&server, "backend-7", "1000"), "nobody leads");
 }
 
@@ -304,14 +305,12 @@ fn a_leader_that_is_another_program_takes_no_orders_and_records_nothing() {
     assert_eq!((&state()["owner"], &state()["foreign_lock"]), (&serde_json::Value::Null, &serde_json::Value::Null));
 }
 
-fn mixed(server: &Server) -> Mixed {
+/// Stopped, killed and frozen.
+#[test]
+fn a_program_beside_ours_waits_until_our_tree_is_dead_however_it_ends() {
+    let server = old_server();
     let contender = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/contender.py");
     let (port, ttl) = (server.port().to_string(), mixed::TTL.as_millis().to_string());
-    Mixed::new(url(server), ["python3", contender, "redis", &port, INFO, KEY, &ttl].map(str::to_owned).to_vec())
-}
-
-#[test]
-fn killed_in_turn_on_both_sides_no_two_ever_run_at_once() {
-    let server = old_server();
-    mixed(&server).kills_in_turn();
+    let words = ["python3", contender, "redis", &port, INFO, KEY, &ttl].map(str::to_owned).to_vec();
+    Mixed::new(url(&server), words).ends_in_each_way();
 }
