@@ -16,7 +16,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
-use support::fleet::{Fleet, children_of, helpers_of, leaderrun, processes_naming, wait_until};
+use support::fleet::{Fleet, children_of, helpers_of, leaderrun, wait_until};
 use support::place::Place;
 use support::process::Process;
 use support::said::Runs as _;
@@ -88,17 +88,6 @@ killed! {
 }
 
 #[test]
-fn all_three_killed_together_take_command_itself_along() {
-    story(&[], |three| {
-        // Frozen first, so that none of them sees another die.
-        for &process in three.iter().rev() {
-            kill(process, Signal::SIGSTOP).unwrap();
-        }
-        three.map(slay)
-    });
-}
-
-#[test]
 fn a_candidate_killed_while_its_guard_is_frozen_leaves_nobody() {
     story(&["ignore-term", "daemon"], |three| {
         kill(three[GUARD], Signal::SIGSTOP).unwrap();
@@ -125,17 +114,6 @@ fn an_orderly_stop_hands_over() {
     fleet.leader_where(|life| life.term > leader.term);
     let lives = fleet.conclude();
     assert_eq!(lives.len(), 2, "{lives:?}");
-}
-
-#[test]
-fn deleted_files_do_not_let_two_lead() {
-    let Place { mut fleet, url, .. } = fleet(&["one"], &[]);
-    let leader = fleet.leader();
-    fs::remove_dir_all(fleet.scratch.path().join("store")).unwrap();
-    fleet.start("two", &["--store", &url], &[], &[]);
-    // The first notices at its next renewal, and both try again; the next one leads after the first.
-    fleet.leader_where(|life| life.term > leader.term);
-    fleet.conclude();
 }
 
 #[test]
@@ -306,43 +284,6 @@ fn what_command_leaves_behind_is_stopped_before_the_release() {
     let mut run = Script::start(&[], script);
     assert_eq!(run.status(), Some(3));
     assert_eq!(run.file(), "up\nasked\n");
-}
-
-#[test]
-fn a_deep_tree_that_ignores_sigterm_leaves_nobody() {
-    // Each generation starts the next in a session of its own and ends or stays; the marker is among its arguments.
-    let generation = r#"trap "" TERM; n=$1; if [ $n -gt 0 ]; then setsid -f sh "$0" $((n - 1)); sh "$0" $((n - 1)) & fi
-                        while :; do sleep 1; done"#;
-    let scratch = TempDir::new().unwrap();
-    let file = scratch.path().join("generation");
-    fs::write(&file, generation).unwrap();
-    let go = scratch.path().join("go");
-    let wait = format!("until test -e {}; do sleep 0.02; done", go.display());
-    let script = format!("setsid -f sh {0} 3; sh {0} 3 & {wait}; exit 0", file.display());
-    let mut run = Script::start(GRACE, &script);
-    wait_until("the tree has grown", || processes_naming(&file).len() > 8);
-    fs::write(&go, "").unwrap();
-    assert_eq!(run.status(), Some(0));
-    assert_eq!(processes_naming(&file), Vec::<i32>::new());
-}
-
-#[test]
-fn a_tree_that_forks_without_end_dies_by_the_candidates_hand_alone() {
-    let scratch = TempDir::new().unwrap();
-    let chain = scratch.path().join("chain");
-    // Each generation ends once the next is there, and becomes the candidate's to reap.
-    fs::write(&chain, "while (1) { fork and exit }").unwrap();
-    let script =
-        format!("for n in 1 2 3; do setsid -f perl {}; done; echo up > $FILE; exec sleep 1000", chain.display());
-    let mut run = Script::start(&["--after-loss", "exit"], &script);
-    run.wait_for("up");
-    wait_until("it forks", || !processes_naming(&chain).is_empty());
-    let [backstop, guard] = helpers_of(run.child.pid());
-    kill(backstop, Signal::SIGSTOP).unwrap();
-    slay(guard);
-    slay(backstop);
-    assert_eq!(run.status(), Some(79));
-    assert_eq!(processes_naming(&chain), Vec::<i32>::new());
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! A server that is away, or comes back: what a store says of it, and that nothing of it is in the way afterwards.
 
-use super::support::fleet::PATIENCE;
+use super::support::claims::eventually;
 use super::support::gate::Gate;
 use super::support::server::Server;
 use super::{AnyServer, Bench, candidate, does, granted, remote_bench};
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::{Delivery, ErrorKind, Location, Release, Renewal};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 async fn of_a_server_that_is_away_nothing_was_asked_and_the_first_request_after_that_succeeds(
     bench: &Bench,
@@ -63,11 +63,7 @@ async fn a_store_that_is_dropped_leaves_no_connection(server: &dyn Server) {
         assert!(news.await.is_err(), "one leads");
     }
     drop(store);
-    let begun = Instant::now();
-    while gate.connections() > 0 {
-        assert!(begun.elapsed() < PATIENCE, "a task keeps one open");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("no task keeps one open", async || gate.connections() == 0).await;
 }
 
 every_store!(own_server: of_a_server_that_is_away_nothing_was_asked_and_the_first_request_after_that_succeeds);

@@ -78,7 +78,7 @@ struct Both {
 
 impl Both {
     fn new(world: &World) -> Self {
-        let line = Line::default();
+        let line = line();
         let (has, fails) = (Arc::default(), Arc::default());
         let file = File::open("/dev/null").unwrap();
         let descriptor = file.as_raw_fd();

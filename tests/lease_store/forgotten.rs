@@ -337,19 +337,6 @@ fn a_marker_from_the_future_is_written_again() {
     });
 }
 
-#[test]
-fn another_marker_is_young_however_long_the_one_before_was_known() {
-    each(LIVING, |world| {
-        let client = world.client();
-        // It knows nothing of the shard that somebody may have led.
-        client.leads_once(&Candidate { shard: "another".parse().unwrap(), ..candidate("one") });
-        advance(LEASE + SLACK);
-        world.restarts_empty();
-        world.client().refused(&candidate("three"));
-        client.refused(&candidate("two"));
-    });
-}
-
 /// The older copy names another leader, whose lease has ended by then.
 #[test]
 fn a_leader_outlives_an_earlier_lease_in_a_restored_document_unless_a_late_renewal_prolongs_it() {

@@ -11,4 +11,6 @@ mod memory;
 mod notes;
 mod shared;
 mod texts;
+#[path = "../support/way.rs"]
+mod way;
 mod world;

@@ -1,17 +1,15 @@
 //! A server in memory, a clock that a story turns, and ways to the server that do what the story says.
 
-use crate::memory::{Contents, Kept, Memory, Name, Server, Step, Style, Tells, Way};
+use crate::memory::{Contents, Kept, Memory, Name, Server, Step, Style, Tells};
+pub use crate::way::{Fate, Line};
 use futures_util::FutureExt;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::lease_store::documents::{Content, Marking};
-use leaderrun::internals::store::{
-    Administration, Claim, Grant, Holder, Leases, Note, Notes, Page, Release, Renewal, StoreError,
-};
+use leaderrun::internals::store::{Administration, Claim, Grant, Holder, Leases, Note, Notes, Page, Release, Renewal};
 use leaderrun::internals::time::{BootInstant, simulate};
 use std::cell::Cell;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 pub const LEASE: Duration = Duration::from_secs(15);
@@ -39,6 +37,11 @@ pub fn advance(time: Duration) {
     NOW_MILLIS.set(now_millis() + u64::try_from(time.as_millis()).unwrap());
 }
 
+/// On which a request takes a moment.
+pub fn line() -> Line {
+    Line::where_each(|| advance(Duration::from_millis(1)))
+}
+
 pub fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -58,102 +61,6 @@ pub const ALL: [Style; 6] = [SCRIPTED, COMPARING, LEASED, STAMPING, TIMELESS, SH
 pub const DATED: [Style; 5] = [SCRIPTED, COMPARING, STAMPING, TIMELESS, SHARED];
 /// Those that can lose what they acknowledged, and know it.
 pub const LIVING: [Style; 3] = [SCRIPTED, STAMPING, LEASED];
-
-/// What becomes of a request.
-pub enum Fate {
-    Refused,
-    Denied,
-    Lost,
-    /// Lost, and the caller waits for the answer.
-    Hangs,
-    /// Applied, and the answer is lost.
-    Unheard,
-    /// The caller gives up. It is applied when the story delivers it.
-    Late,
-    /// A copy stays on the way: it is applied again when the story delivers it.
-    Copied,
-    Twice,
-    /// Something happens at the server just before.
-    After(Box<dyn FnOnce() + Send>),
-}
-
-type Matches = fn(&Step) -> bool;
-type Held = Box<dyn Fn() + Send>;
-
-/// A client's way to the server.
-#[derive(Clone, Default)]
-pub struct Line {
-    plans: Arc<Mutex<VecDeque<(Matches, Fate)>>>,
-    held: Arc<Mutex<Vec<Held>>>,
-    steps: Arc<Mutex<Vec<Step>>>,
-}
-
-impl Line {
-    /// The next request of this kind meets this fate.
-    pub fn next(&self, matches: Matches, fate: Fate) {
-        self.plans.lock().unwrap().push_back((matches, fate));
-    }
-
-    /// Lets through what was held.
-    pub fn deliver(&self) {
-        let held = std::mem::take(&mut *self.held.lock().unwrap());
-        assert!(!held.is_empty(), "nothing was held");
-        for late in held {
-            late();
-        }
-    }
-
-    /// What was asked since this was called last.
-    pub fn steps(&self) -> Vec<Step> {
-        std::mem::take(&mut self.steps.lock().unwrap())
-    }
-}
-
-impl Way for Line {
-    async fn carry<A: Send + 'static>(
-        &self,
-        step: Step,
-        serve: impl Fn() -> A + Send + Sync + 'static,
-    ) -> Result<A, StoreError> {
-        let fate = {
-            let mut plans = self.plans.lock().unwrap();
-            let met = plans.front().is_some_and(|(matches, _)| matches(&step));
-            if met { plans.pop_front().map(|(_, fate)| fate) } else { None }
-        };
-        self.steps.lock().unwrap().push(step);
-        // A request takes a moment.
-        advance(Duration::from_millis(1));
-        let unheard = || Err(StoreError::unknown("no answer"));
-        match fate {
-            None => Ok(serve()),
-            Some(Fate::Refused) => Err(StoreError::not_applied("connection refused")),
-            Some(Fate::Denied) => Err(StoreError::denied("not yours")),
-            Some(Fate::Lost) => unheard(),
-            Some(Fate::Hangs) => std::future::pending().await,
-            Some(Fate::Unheard) => {
-                serve();
-                unheard()
-            }
-            Some(Fate::Late) => {
-                self.held.lock().unwrap().push(Box::new(move || drop(serve())));
-                unheard()
-            }
-            Some(Fate::Copied) => {
-                let answer = serve();
-                self.held.lock().unwrap().push(Box::new(move || drop(serve())));
-                Ok(answer)
-            }
-            Some(Fate::Twice) => {
-                serve();
-                Ok(serve())
-            }
-            Some(Fate::After(act)) => {
-                act();
-                Ok(serve())
-            }
-        }
-    }
-}
 
 pub fn any_put(step: &Step) -> bool {
     matches!(step, Step::Put(_))
@@ -310,7 +217,7 @@ impl World {
     }
 
     pub fn client(&self) -> Client {
-        let line = Line::default();
+        let line = line();
         Client { store: LeaseStore::new(Memory::new(Arc::clone(&self.server), line.clone())), line }
     }
 

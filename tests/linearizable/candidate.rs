@@ -11,8 +11,8 @@
 use super::checker::Instant;
 use super::history::{Call, Event, PAGES};
 use super::lease::{self, Claimed, Named};
-use super::network::{Mischief, Network};
 use super::page::{self, Text};
+use crate::support::gate::{Gate, Mischief};
 use crate::support::random::Random;
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::store::{
@@ -55,7 +55,7 @@ pub enum Length {
 pub struct Seat {
     pub store: Arc<dyn Store>,
     /// None where the store is a directory.
-    pub network: Option<Network>,
+    pub network: Option<Gate>,
 }
 
 #[derive(Clone, Copy)]

@@ -17,7 +17,6 @@ mod checker;
 mod history;
 mod known;
 mod lease;
-mod network;
 mod page;
 mod stage;
 

@@ -8,7 +8,7 @@ use super::candidate::{Length, Plan, Player, Seat};
 use super::checker::NEVER;
 use super::history::{Event, Found, History};
 use super::lease::Leeway;
-use super::network::Network;
+use crate::support::gate::Gate;
 use crate::support::note::note;
 use crate::support::random::Random;
 use crate::support::server::{self, Server};
@@ -163,7 +163,7 @@ fn vouch(server: &dyn Server) {
 
 /// A thread with a candidate of its own.
 fn take_seat(me: usize, server: Option<&dyn Server>, directory: &str) -> Script {
-    let network = server.map(|server| Network::to(server.address()));
+    let network = server.map(|server| Gate::to(server.address()));
     let url = match (server, &network) {
         (Some(server), Some(network)) => server.url(network.address),
         _ => directory.to_owned(),

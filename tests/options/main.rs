@@ -6,6 +6,8 @@ mod support;
 
 #[path = "../support/memory.rs"]
 mod memory;
+#[path = "../support/way.rs"]
+mod way;
 
 mod relinquish;
 mod restart;

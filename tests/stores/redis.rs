@@ -8,7 +8,6 @@ mod foreign;
 mod lock_key;
 mod replicas;
 mod script;
-mod slewed;
 mod watch;
 
 use crate::REQUEST_TIMEOUT;

@@ -1,10 +1,19 @@
-//! A firewall before a server: it forgets connections, and neither end notices; or it holds one request, or loses its
-//! answer.
+//! The network before a server: a TCP proxy that forgets connections, and neither end notices; that holds one request, or
+//! loses its answer; and that delays, holds and loses what is said on it.
+//!
+//! The hazard that it makes: a request may arrive after its client has given it up and has done other things. So what a
+//! connection has taken from its client is delivered, however late, also when the client has closed it.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
+use super::proxy::RUNTIME;
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
 
 /// What passes on a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,78 +31,157 @@ pub enum Fate {
     LoseAnswer,
 }
 
+/// What happens to what is said next, on any connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mischief {
+    #[default]
+    None,
+    /// Each message takes that much longer, in both directions.
+    Delay(Duration),
+    /// The next request arrives, and its answer does not: the connection is reset.
+    LoseAnswer,
+    /// The next request does not arrive: the connection is reset.
+    LoseRequest,
+    /// Requests arrive that much later, whatever becomes of their client.
+    HoldRequests(Duration),
+}
+
 /// Until the test ends.
 #[derive(Clone)]
 pub struct Gate {
     pub address: SocketAddr,
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
     connections: Vec<Connection>,
+    mischief: Mischief,
     rule: Option<(&'static str, Fate)>,
-    lets_go: bool,
+    lets_go: watch::Sender<bool>,
 }
 
 struct Connection {
-    client: TcpStream,
     passes: Passes,
     /// By its client.
     is_open: bool,
+    severed: Arc<Notify>,
 }
 
 impl Gate {
     pub fn to(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        listener.set_nonblocking(true).expect("it is a socket");
         let gate = Self { address: listener.local_addr().expect("it is bound"), state: Arc::default() };
         let this = gate.clone();
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let Ok(server) = TcpStream::connect(server) else { continue };
-                let again = |stream: &TcpStream| stream.try_clone().expect("a socket can be cloned");
-                let connection = Connection { client: again(&client), passes: Passes::All, is_open: true };
-                let mut state = this.state();
-                let number = state.connections.len();
-                state.connections.push(connection);
-                let (forth, back) = (this.clone(), this.clone());
-                let (answers, hears) = (again(&server), again(&client));
-                thread::spawn(move || forth.pass_on(client, server, number, true));
-                thread::spawn(move || back.pass_on(answers, hears, number, false));
+        RUNTIME.spawn(async move {
+            let listener = TcpListener::from_std(listener).expect("the runtime runs");
+            loop {
+                if let Ok((client, _)) = listener.accept().await {
+                    tokio::spawn(this.clone().serve(client, server));
+                }
             }
         });
         gate
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.0.lock().expect("nobody panicked")
+        self.state.lock().expect("nobody panicked")
     }
 
-    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream, number: usize, is_forth: bool) {
-        let passes = || {
-            let passes = self.state().connections[number].passes;
-            passes == Passes::All || is_forth && passes == Passes::Requests
+    async fn serve(self, mut client: TcpStream, server: SocketAddr) {
+        let Ok(mut server) = TcpStream::connect(server).await else { return };
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let severed = Arc::new(Notify::new());
+        let number = self.open(Connection { passes: Passes::All, is_open: true, severed: Arc::clone(&severed) });
+        let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
+        let is_severed = tokio::select! {
+            () = self.requests(number, from_client, to_server) => false,
+            () = self.answers(number, from_server, to_client) => false,
+            () = severed.notified() => true,
         };
-        let mut buffer = [0; 16 * 1024];
-        while let Ok(length @ 1..) = from.read(&mut buffer) {
+        self.state().connections[number].is_open = false;
+        if is_severed {
+            drop(client);
+            // The server is told nothing.
+            pending::<()>().await;
+        }
+    }
+
+    fn open(&self, connection: Connection) -> usize {
+        let mut state = self.state();
+        state.connections.push(connection);
+        state.connections.len() - 1
+    }
+
+    /// Returns when the connection is to end at both ends.
+    async fn requests(&self, number: usize, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
             let chunk = &buffer[..length];
-            if is_forth && self.holds(number, chunk) {
-                let _ = to.write_all(chunk);
-                return;
+            let mischief = self.state().mischief;
+            match mischief {
+                Mischief::Delay(delay) | Mischief::HoldRequests(delay) => sleep(delay).await,
+                Mischief::LoseRequest if self.takes(Mischief::LoseRequest) => return reset(from.as_ref()),
+                Mischief::None | Mischief::LoseAnswer | Mischief::LoseRequest => {}
             }
-            if passes() && to.write_all(chunk).is_err() {
+            if self.holds(number, chunk) {
+                let mut lets_go = self.state().lets_go.subscribe();
+                lets_go.wait_for(|lets_go| *lets_go).await.expect("the sender lives");
+                let _ = to.write_all(chunk).await;
+                return pending().await;
+            }
+            if self.passes(number, true) && to.write_all(chunk).await.is_err() {
                 break;
             }
         }
-        if is_forth {
-            self.state().connections[number].is_open = false;
+        self.state().connections[number].is_open = false;
+        if !self.passes(number, true) {
+            return pending().await;
         }
-        if passes() {
-            let _ = to.shutdown(Shutdown::Both);
+        let _ = to.shutdown().await;
+        // A server that is told at once that its client is gone may not look at what came before.
+        sleep(Duration::from_millis(20)).await;
+    }
+
+    /// The same.
+    async fn answers(&self, number: usize, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            if self.takes(Mischief::LoseAnswer) {
+                return reset(to.as_ref());
+            }
+            let mischief = self.state().mischief;
+            if let Mischief::Delay(delay) = mischief {
+                sleep(delay).await;
+            }
+            if self.passes(number, false) && to.write_all(&buffer[..length]).await.is_err() {
+                // The client is gone. What the server says to it is read, so that it hears all of what it was told.
+                while from.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
+                return;
+            }
+        }
+        if !self.passes(number, false) {
+            pending::<()>().await;
         }
     }
 
-    /// Returns true once something that was held is let go.
+    fn passes(&self, number: usize, is_request: bool) -> bool {
+        let passes = self.state().connections[number].passes;
+        passes == Passes::All || is_request && passes == Passes::Requests
+    }
+
+    /// Whether that was to be done, which is done once.
+    fn takes(&self, wanted: Mischief) -> bool {
+        let mut state = self.state();
+        let is_wanted = state.mischief == wanted;
+        if is_wanted {
+            state.mischief = Mischief::None;
+        }
+        is_wanted
+    }
+
+    /// Whether this waits until it is let go.
     fn holds(&self, number: usize, chunk: &[u8]) -> bool {
         let mut state = self.state();
         let Some((text, fate)) = state.rule else { return false };
@@ -103,10 +191,13 @@ impl Gate {
         state.rule = None;
         if fate == Fate::LoseAnswer {
             state.connections[number].passes = Passes::Requests;
-            return false;
         }
-        drop(self.state.1.wait_while(state, |state| !state.lets_go).expect("nobody panicked"));
-        true
+        fate == Fate::Hold
+    }
+
+    /// From now on.
+    pub fn set(&self, mischief: Mischief) {
+        self.state().mischief = mischief;
     }
 
     /// For the next request that has `text` in it.
@@ -116,34 +207,36 @@ impl Gate {
 
     /// What is held arrives now.
     pub fn let_go(&self) {
-        self.state().lets_go = true;
-        self.state.1.notify_all();
+        self.state().lets_go.send_replace(true);
     }
 
-    fn set(&self, passes: Passes) {
+    fn let_pass(&self, passes: Passes) {
         self.state().connections.iter_mut().for_each(|connection| connection.passes = passes);
     }
 
     /// Nothing passes any more on the connections that there are; their ends stay open.
     pub fn forget(&self) {
-        self.set(Passes::Nothing);
+        self.let_pass(Passes::Nothing);
     }
 
     /// The same, but what clients say still arrives.
     pub fn lose_answers(&self) {
-        self.set(Passes::Requests);
+        self.let_pass(Passes::Requests);
     }
 
     /// Ends the connections that there are, as their clients see it. The server is told nothing.
     pub fn sever(&self) {
         self.forget();
-        for Connection { client, .. } in &self.state().connections {
-            let _ = client.shutdown(Shutdown::Both);
-        }
+        self.state().connections.iter().for_each(|connection| connection.severed.notify_one());
     }
 
     /// How many connections clients have open.
     pub fn connections(&self) -> usize {
         self.state().connections.iter().filter(|connection| connection.is_open).count()
     }
+}
+
+/// socket(7), SO_LINGER: closing sends RST, which the client notices at once.
+fn reset(client: &TcpStream) {
+    let _ = client.set_zero_linger();
 }

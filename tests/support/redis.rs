@@ -29,34 +29,16 @@ impl Server {
     }
 
     pub fn with(settings: &[&str]) -> Self {
-        Self::with_environment(TempDir::new().expect("a scratch directory"), settings, Vec::new())
-    }
-
-    /// One whose wall clock, by which it ends leases, is too fast by so many millionths.
-    pub fn slewed(millionths: u32) -> Self {
         let data = TempDir::new().expect("a scratch directory");
-        let file = data.path().join("wallclock");
-        std::fs::write(&file, format!("0 {millionths}")).expect("it can be written");
-        let environment =
-            [format!("LD_PRELOAD={}", super::world::wall_clock()), format!("WALLCLOCK_FILE={}", file.display())];
-        Self::with_environment(data, &[], environment.into())
-    }
-
-    /// `environment` has `NAME=VALUE`.
-    fn with_environment(data: TempDir, settings: &[&str], environment: Vec<String>) -> Self {
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
         let launch = move |data: &Path, port: u16| {
-            let mut command = server::mortal("env");
-            command.args(&environment).args(["redis-server", "--port", &port.to_string()]);
+            let mut command = server::mortal("redis-server");
+            command.args(["--port", &port.to_string()]);
             command.args(["--protected-mode", "no", "--save", "", "--repl-diskless-sync-delay", "0"]);
             command.args(["--bind", server::listen_on(), "--dir"]).arg(data).args(&settings);
             command
         };
         Self(Daemon::start("redis-server", data, launch, answers))
-    }
-
-    pub fn data(&self) -> &Path {
-        self.0.data.path()
     }
 
     /// What redis-cli prints for a command, without the line's end.

@@ -1,74 +1,19 @@
 //! The adapter alone, over a store in memory, whose answers are lost, late or refused on demand.
 
-use crate::memory::{Name, Step, Way, reference_by};
+use crate::memory::{Name, Step, reference_by};
 use crate::support::claims::eventually;
+use crate::way::{Fate, Line};
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::notes::orders::{self, Orders};
 use leaderrun::internals::slots::Slots;
 use leaderrun::internals::store::file::FileStore;
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::{Administration, Claim, ErrorKind, Leases, Release, Store, StoreError};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use leaderrun::internals::store::{Administration, Claim, Leases, Release, Store, StoreError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A machine that stalls is not a slow network.
 const PATIENCE: Duration = Duration::from_mins(1);
-
-/// What becomes of a claim.
-#[derive(Clone, Copy, Debug)]
-enum Fate {
-    /// It is applied, and nobody hears of it.
-    Unheard,
-    /// It is not applied, which nobody hears of either.
-    Swallowed,
-    /// Its answer takes for ever; it is applied.
-    Hangs,
-    /// It is refused in this way, before anything is read.
-    Fails(ErrorKind),
-}
-
-/// The way to the server, and what was asked on it.
-#[derive(Clone, Default)]
-struct Line {
-    fates: Arc<Mutex<VecDeque<Fate>>>,
-    steps: Arc<Mutex<Vec<Step>>>,
-}
-
-impl Line {
-    fn fate(&self, step: &Step) -> Option<Fate> {
-        let mut fates = self.fates.lock().unwrap();
-        let comes = match fates.front()? {
-            Fate::Fails(_) => true,
-            Fate::Unheard | Fate::Swallowed | Fate::Hangs => matches!(step, Step::Put(Name::Shard(_))),
-        };
-        if comes { fates.pop_front() } else { None }
-    }
-}
-
-impl Way for Line {
-    async fn carry<A: Send + 'static>(
-        &self,
-        step: Step,
-        serve: impl Fn() -> A + Send + Sync + 'static,
-    ) -> Result<A, StoreError> {
-        let fate = self.fate(&step);
-        self.steps.lock().unwrap().push(step);
-        match fate {
-            None => Ok(serve()),
-            Some(Fate::Swallowed) => Err(StoreError::unknown("no answer")),
-            Some(Fate::Fails(kind)) => Err(StoreError { kind, message: "refused".to_owned(), cause: None }),
-            Some(Fate::Unheard) => {
-                serve();
-                Err(StoreError::unknown("no answer"))
-            }
-            Some(Fate::Hangs) => {
-                serve();
-                std::future::pending().await
-            }
-        }
-    }
-}
 
 /// A store in memory that has forgotten nobody, and the way to it.
 struct Bent {
@@ -78,24 +23,26 @@ struct Bent {
 
 impl Default for Bent {
     fn default() -> Self {
-        let line = Line::default();
+        let line = Line::where_each(|| {});
         Self { memory: Arc::new(reference_by(line.clone())), line }
     }
 }
 
 impl Bent {
-    fn next(&self, fates: &[Fate]) {
-        self.line.fates.lock().unwrap().extend(fates);
+    /// Of the next claim.
+    fn claim(&self, fate: Fate) {
+        self.line.next(|step| matches!(step, Step::Put(Name::Shard(_))), fate);
     }
 
-    fn steps(&self) -> Vec<Step> {
-        std::mem::take(&mut *self.line.steps.lock().unwrap())
+    /// Of the next request, before anything is read.
+    fn request(&self, fate: Fate) {
+        self.line.next(|_| true, fate);
     }
 
     /// The shards whose leases it was asked for since then.
     fn asked(&self) -> Vec<Shard> {
         let mut asked: Vec<Shard> = Vec::new();
-        for step in self.steps() {
+        for step in self.line.steps() {
             let names = match step {
                 Step::Get { names, .. } => names,
                 Step::Put(name) => vec![name],
@@ -183,15 +130,17 @@ async fn pause(bent: &Bent, shard: &Shard) {
 
 #[tokio::test]
 async fn a_claim_in_doubt_is_asked_again_first_and_alone() {
-    for fate in [Fate::Unheard, Fate::Swallowed] {
+    for fate in [Fate::Unheard, Fate::Lost] {
         let bent = Bent::default();
         let one = One::of(&bent, "c0", 4);
-        bent.next(&[fate, Fate::Swallowed, Fate::Fails(ErrorKind::NotApplied)]);
+        bent.claim(fate);
+        bent.claim(Fate::Lost);
+        bent.request(Fate::Refused);
         assert!(one.claim().await.is_err());
         let first = bent.asked();
         for _ in 0..2 {
             assert!(one.claim().await.is_err() && one.store.slot().is_none());
-            assert_eq!(bent.asked(), first, "{fate:?}");
+            assert_eq!(bent.asked(), first);
         }
         assert_eq!(first, [slot(one.lead().await.0)]);
         assert_eq!(bent.asked(), first);
@@ -203,28 +152,28 @@ async fn a_claim_in_doubt_is_asked_again_first_and_alone() {
 async fn a_claim_that_is_cut_off_is_in_doubt_and_who_leaves_releases_it() {
     let bent = Bent::default();
     let one = One::of(&bent, "c0", 4);
-    bent.next(&[Fate::Hangs]);
+    bent.claim(Fate::UnheardHangs);
     assert!(tokio::time::timeout(Duration::from_millis(20), one.claim()).await.is_err());
     let held: Vec<_> = bent.memory.list("s#").await.unwrap();
     assert!(held.len() == 1 && held[0].1.holder.is_some() && one.store.slot().is_none());
     assert_eq!(one.release(Term(0)).await, Ok(Release::Released));
     assert_eq!(bent.memory.inspect(&held[0].0).await.unwrap().holder, None);
-    bent.steps();
+    bent.line.steps();
     assert_eq!(one.release(Term(0)).await, Ok(Release::NotHeld));
-    assert_eq!(bent.steps(), [], "nothing was in doubt any more");
+    assert_eq!(bent.line.steps(), [], "nothing was in doubt any more");
 }
 
 #[tokio::test]
 async fn only_a_definite_refusal_ends_a_doubt() {
     let bent = Bent::default();
     let one = One::of(&bent, "c0", 2);
-    bent.next(&[Fate::Swallowed]);
+    bent.claim(Fate::Lost);
     assert!(one.claim().await.is_err());
     let asked = bent.asked();
     let number = asked[0].slot().expect("it is a slot");
     taken(&bent, number).await;
-    bent.steps();
-    bent.next(&[Fate::Fails(ErrorKind::Denied)]);
+    bent.line.steps();
+    bent.request(Fate::Denied);
     assert!(one.claim().await.is_err());
     assert_eq!(bent.asked(), asked);
     assert_eq!(one.lead().await.0, 3 - number);
@@ -273,11 +222,11 @@ async fn one_request_reads_the_orders_of_all_slots_that_are_on_hold() {
     let one = One::of(&bent, "one", 8);
     let refused = one.claim().await;
     assert!(matches!(refused, Ok(Claim::Refused(_))), "{refused:?}");
-    bent.steps();
+    bent.line.steps();
     let shard = &one.candidate.shard;
     let waited = tokio::time::timeout(Duration::from_secs(3), one.store.changed(shard)).await;
     assert!(waited.is_err(), "{waited:?}");
-    let reads = bent.steps();
+    let reads = bent.line.steps();
     assert!((1..=2).contains(&reads.len()), "{reads:?}");
     order(&bent, &slot(5), |orders| orders.pause = None).await;
     let waited = tokio::time::timeout(PATIENCE, one.store.changed(shard)).await;
@@ -293,7 +242,8 @@ async fn a_doubt_that_is_never_answered_ends_with_the_lease() {
         let bent = Bent::default();
         let mut one = One::of(&bent, "c0", 2);
         one.candidate.lease = LEASE;
-        bent.next(&[Fate::Unheard, Fate::Fails(ErrorKind::Denied)]);
+        bent.claim(Fate::Unheard);
+        bent.request(Fate::Denied);
         let begun = Instant::now();
         assert!(one.claim().await.is_err() && one.claim().await.is_err());
         let asked = bent.asked();
@@ -303,7 +253,8 @@ async fn a_doubt_that_is_never_answered_ends_with_the_lease() {
     };
     assert_eq!(asked.len(), 1, "{asked:?}");
     tokio::time::sleep(LEASE * 2).await;
-    bent.next(&[Fate::Fails(ErrorKind::NotApplied), Fate::Fails(ErrorKind::Denied)]);
+    bent.request(Fate::Refused);
+    bent.request(Fate::Denied);
     assert!(one.claim().await.is_err() && one.claim().await.is_err());
     assert_eq!(bent.asked(), asked, "a store that is out of reach may answer yet");
     assert_ne!(slot(one.lead().await.0), asked[0]);
