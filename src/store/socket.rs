@@ -63,7 +63,10 @@ impl Place {
 
 /// Tries all addresses of a name: there may be several, and the first may be silent. The caller bounds the last one.
 async fn reach(name: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
-    let addresses: Vec<_> = lookup_host((name, port)).await?.collect();
+    // A name server that is silent is named, before the time for all of it is over.
+    let patience = deadline.saturating_duration_since(Instant::now()) / 4 * 3;
+    let unresolved = |_| io::Error::new(io::ErrorKind::TimedOut, "no name server resolved its name in time");
+    let addresses: Vec<_> = timeout(patience, lookup_host((name, port))).await.map_err(unresolved)??.collect();
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name cannot be resolved");
     for (index, address) in addresses.iter().enumerate() {
         let left = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);

@@ -42,6 +42,9 @@ use tower::{BoxError, service_fn};
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The part of its patience that a request has with a connection on which none was answered yet.
+const UNPROVEN_PART: u32 = 4;
+
 pub struct Client {
     /// Its prefix is the range of keys to name when a permission is missing.
     pub address: Address,
@@ -121,7 +124,12 @@ impl Client {
 
     /// The shared connection, or a new one to the next server.
     pub fn connection(&self) -> Arc<Connection> {
-        let is_lively = |kept: &Arc<Connection>| !kept.pending.is_silent(kept_connection::patience(self.bound));
+        let is_lively = |kept: &Arc<Connection>| {
+            let patience = kept_connection::patience(self.bound);
+            // One that is being made may have lost its first packet, which the kernel repeats after a second.
+            let is_proven = kept.proven.load(Ordering::Relaxed);
+            !kept.pending.is_silent(if is_proven { patience } else { patience / UNPROVEN_PART })
+        };
         if let Some(connection) = self.shared.get().filter(is_lively) {
             return connection;
         }
@@ -268,5 +276,25 @@ impl Client {
             }
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::sleep;
+
+    /// A cut of the network may have lost its first packet, and is over long before the kernel repeats it.
+    #[tokio::test]
+    async fn a_connection_that_is_being_made_is_soon_not_waited_for() {
+        let address = Address::read("etcd", "//127.0.0.1,127.0.0.2").unwrap();
+        let client = Client::open(&address, Duration::from_secs(60)).unwrap();
+        let patience = kept_connection::patience(client.bound);
+        let new = client.connection();
+        assert!(Arc::ptr_eq(&client.connection(), &new));
+        let _asked = new.pending.begin(patience, |_| ());
+        sleep(patience / UNPROVEN_PART).await;
+        let other = client.connection();
+        assert!(!Arc::ptr_eq(&other, &new) && other.server != new.server);
     }
 }

@@ -1,9 +1,9 @@
 //! Connections: made when one is needed, shared, and given up as soon as another one is quicker.
 //!
 //! The hazard: async-nats notices a dead peer after minutes, and a lease is lost by then. So every request has a time
-//! bound here. A request that is unanswered for a while is sent over a new connection as well, and the first answer
-//! counts: so neither a dead peer nor a slow one is a problem. The writer learns that its write was sent twice, because
-//! the second one may find what the first has written.
+//! bound here. A request that is unanswered for a while is sent over a new connection as well (at once, if an earlier
+//! one is unanswered for that long), and the first answer counts: so neither a dead peer nor a slow one is a problem.
+//! The writer learns that its write was sent twice, because the second one may find what the first has written.
 //!
 //! A server reports a missing permission not in the answer but beside it, and the library keeps whatever a server sends
 //! (see `meter`). So a request also listens for such [`Event`]s. Otherwise it would wait until its time is over, and
@@ -15,7 +15,7 @@ use super::login::options;
 use super::meter::{Meter, within_memory_limit};
 use crate::lease::show;
 use crate::store::allowance::{MOST, complaint};
-use crate::store::kept_connection::{self, Kept};
+use crate::store::kept_connection::{self, Kept, Pending};
 use crate::store::{ErrorKind, StoreError, tls};
 use async_nats::connection::State;
 use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind};
@@ -47,6 +47,7 @@ pub struct Connection {
     /// What the library reports.
     pub events: broadcast::Sender<Event>,
     pub meter: Arc<Meter>,
+    pending: Pending,
     _watch: JoinSet<()>,
 }
 
@@ -88,8 +89,10 @@ impl Connections {
         let request = || Request::new().timeout(None).headers(headers.clone()).payload(payload.clone().into());
         let sent_twice = AtomicBool::new(false);
         // Ends only with an answer: if there is none, the first sending reports why.
+        let patience = kept_connection::patience(self.bound);
+        let is_silent = connection.pending.is_silent(patience);
         let again = async {
-            sleep(kept_connection::patience(self.bound)).await;
+            sleep(if is_silent { Duration::ZERO } else { patience }).await;
             let newer = self.current.get().filter(|newer| !Arc::ptr_eq(newer, &connection));
             let newer = match newer {
                 Some(newer) => Ok(newer),
@@ -126,6 +129,7 @@ impl Connections {
     ) -> Result<Option<Message>, StoreError> {
         let mut events = connection.events.subscribe();
         connection.meter.begin_again();
+        let asked = connection.pending.begin(kept_connection::patience(self.bound), |_| {});
         let answer = tokio::select! {
             biased;
             answer = connection.client.send_request(subject.to_owned(), request) => answer,
@@ -133,10 +137,14 @@ impl Connections {
         };
         match answer.map_err(|error| error.kind()) {
             Ok(message) => {
+                asked.answered();
                 connection.meter.begin_again();
                 Ok(Some(message))
             }
-            Err(RequestErrorKind::NoResponders) => Ok(None),
+            Err(RequestErrorKind::NoResponders) => {
+                asked.answered();
+                Ok(None)
+            }
             Err(kind @ (RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded)) => {
                 Err(StoreError::misconfigured(format!("{} cannot be asked this: {kind}", connection.server)))
             }
@@ -219,7 +227,7 @@ impl Connections {
             let Some(current) = current.upgrade() else { return };
             current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &metered));
         });
-        Ok(Connection { client, server, events, meter, _watch: watch })
+        Ok(Connection { client, server, events, meter, pending: Pending::default(), _watch: watch })
     }
 }
 
