@@ -303,12 +303,7 @@ impl Host for Body {
         Ok(())
     }
 
-    fn saw(&mut self, event: &Event) {
-        self.machine.site.world.trace(self.machine.site.index, format_args!("heard {event:?}"));
-    }
-
     fn carry_out(&mut self, action: &Action) {
-        self.machine.site.world.trace(self.machine.site.index, format_args!("did {action:?}"));
         if let (Action::Extend(_) | Action::Stop(_) | Action::Seize, Some(running)) = (action, &self.running) {
             running.act(|leadership| leadership.carry_out(action));
         }
@@ -321,8 +316,6 @@ pub async fn release_after_a_crash(machine: Arc<Machine>, candidate: Candidate, 
     let run = async move {
         let store = (machine.site.open)(machine.site.index);
         let given = orphan_release::give_back(&*store, &candidate, term).await;
-        let end = if given.is_ok() { "is given back by its backstop" } else { "is left to end" };
-        machine.site.world.trace(machine.site.index, format_args!("lease of {term} {end}"));
         machine
             .site
             .world

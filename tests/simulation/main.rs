@@ -22,16 +22,9 @@
 //!
 //! A seed is one story. `TEST_SEEDS=100..200 cargo test --test simulation` tells those of a range, and one seed is
 //! told again exactly as before. `-- --nocapture` shows what was counted.
-//!
-//! What the machines heard and did in the first hundred stories stands in tests/golden/simulation-*.txt, a line and a hash
-//! a story: a change that only moves code leaves that as it is. `TEST_TRACES=DIRECTORY` writes the whole of it down there,
-//! to be compared with what another commit writes.
 
 mod clock;
 mod documents;
-#[path = "../support/golden.rs"]
-#[allow(dead_code, reason = "what is pinned here are whole files")]
-mod golden;
 mod host;
 #[path = "../support/leadership.rs"]
 mod leadership;
@@ -47,15 +40,13 @@ mod running;
 mod story;
 mod world;
 
-use golden::golden;
 use note::note;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
-use story::{Kind, TRACED, Told, tell};
+use story::{Kind, Told, tell};
 use world::Record;
 
 /// A panic in a task is a breach of its story, which only this tells.
@@ -115,7 +106,7 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
         let Record { breaches, transcript, .. } = told.record;
         panic!("seed {} of {:?}: {breaches:?}\n{}", told.seed, told.kind, transcript.join("\n"));
     }
-    let Sums { faults, mut gaps, lives, traces } = sums.into_inner().expect("not poisoned");
+    let Sums { faults, mut gaps, lives } = sums.into_inner().expect("not poisoned");
     gaps.sort_unstable();
     let count = seeds.end - seeds.start;
     let (median, worst) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
@@ -133,7 +124,6 @@ fn all_hold(kind: Kind, seeds: Range<u64>) {
         worst.as_millis()
     ));
     assert!(lives as u64 > count, "only {lives} trees in {count} stories: what went missing?");
-    pin(kind, &traces);
 }
 
 /// What is counted over many stories.
@@ -142,8 +132,6 @@ struct Sums {
     faults: BTreeMap<&'static str, u64>,
     gaps: Vec<Duration>,
     lives: usize,
-    /// By the seed.
-    traces: BTreeMap<u64, String>,
 }
 
 impl Sums {
@@ -153,34 +141,6 @@ impl Sums {
         for (fault, count) in told.record.faults {
             *self.faults.entry(fault).or_default() += count;
         }
-        self.traces.extend(told.record.trace.map(|trace| (told.seed, trace)));
-    }
-}
-
-/// FNV-1a: the same with every compiler.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// The stories are those that they were.
-fn pin(kind: Kind, traces: &BTreeMap<u64, String>) {
-    let kind = match kind {
-        Kind::Shared => "shared",
-        Kind::Scripted => "scripted",
-        // What the machines hear of them is no other than of the two above.
-        Kind::Comparing | Kind::Leased | Kind::Pushing | Kind::SharedPushing => return,
-    };
-    if let Some(directory) = std::env::var_os("TEST_TRACES").map(PathBuf::from) {
-        for (seed, trace) in traces {
-            std::fs::write(directory.join(format!("{kind}-{seed}")), trace).expect("TEST_TRACES can be written");
-        }
-    }
-    // A person who asked for other seeds wants to see those.
-    if (0..TRACED).all(|seed| traces.contains_key(&seed)) {
-        let line =
-            |(seed, trace): (&u64, &String)| format!("{seed}: {} steps {:016x}", trace.lines().count(), hash(trace));
-        let lines: Vec<String> = traces.iter().map(line).collect();
-        golden(&format!("simulation-{kind}"), &lines.join("\n"));
     }
 }
 

@@ -145,9 +145,8 @@ impl Running {
     fn deliver(self: &Arc<Self>, output: Output, machine: &Arc<Machine>) {
         let (Site { index, world, .. }, (candidate, term)) = (&*self.site, &self.lease);
         match output {
-            Output::Heard(input) => world.trace(*index, format_args!("guard heard {input:?}")),
+            Output::Heard(_) => {}
             Output::Did(effect) => {
-                world.trace(*index, format_args!("guard did {effect:?}"));
                 if let Some(time) = self.temper.obeys_after.filter(|_| effect == Effect::AskTree) {
                     self.later(time, Self::command_ends);
                 }

@@ -2,7 +2,6 @@
 
 use crate::clock::{Process, elapsed};
 use std::collections::BTreeMap;
-use std::fmt::{Arguments, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -20,8 +19,6 @@ pub struct Record {
     pub faults: BTreeMap<&'static str, u64>,
     /// The store forgot the terms, and they were above what its clock shows.
     pub has_forgotten_terms: bool,
-    /// Some where somebody will read it.
-    pub trace: Option<String>,
 }
 
 impl Record {
@@ -55,17 +52,6 @@ impl World {
         self.0.lock().expect("nobody panicked")
     }
 
-    /// Keeps a trace from now on: what the machines of all hosts hear and do, guards included, and when.
-    pub fn keep_trace(&self) {
-        self.state().trace = Some(String::new());
-    }
-
-    pub fn trace(&self, host: usize, what: Arguments) {
-        if let Some(trace) = &mut self.state().trace {
-            let _ = writeln!(trace, "{} {host} {what}", elapsed().as_nanos());
-        }
-    }
-
     /// All that there is so far.
     pub fn take(&self) -> Record {
         std::mem::take(&mut self.state())
@@ -94,7 +80,6 @@ impl World {
     /// COMMAND starts. Answers the number of its life.
     pub fn begins(&self, host: usize, session: &str, term: u64, process: &Process) -> usize {
         self.say(&format!("host {host}: tree of term {term} begins"));
-        self.trace(host, format_args!("tree of {term} begins"));
         let mut state = self.state();
         let last = state.lives.last().map(|life| life.term);
         // COMMAND may be started again in the same leadership, by the same candidate, once it is dead.
@@ -129,7 +114,6 @@ impl World {
         let (host, term) = (life.host, life.term);
         let end = format!("host {host}: tree of term {term} is dead");
         drop(state);
-        self.trace(host, format_args!("tree of {term} is dead"));
         self.say(&end);
     }
 
