@@ -75,6 +75,8 @@ struct Past {
     highest: i64,
     /// The last one that was below an earlier one.
     fell_to: i64,
+    /// That of the marker.
+    marker: i64,
 }
 
 impl Past {
@@ -88,9 +90,10 @@ impl Past {
         is_young: bool,
     ) -> String {
         if header.revision < earlier {
-            *self = Self { highest: header.revision, fell_to: header.revision };
+            *self = Self { highest: header.revision, fell_to: header.revision, marker: 0 };
         }
         self.highest = self.highest.max(header.revision);
+        self.marker = marker.map_or(self.highest, |marker| marker.mod_revision);
         let cluster = format!("{:x}.", header.cluster_id);
         let is_trusted = |marker: &&KeyValue| is_young || marker.mod_revision > self.fell_to;
         let says = marker.filter(is_trusted).and_then(|marker| Record::read(&marker.value).ok()?.incarnation);
@@ -361,8 +364,9 @@ impl Documents for Keys {
         Properties { tells_time: false, has_clock: false, ..Properties::default() }
     }
 
-    fn revision(&self) -> u64 {
-        u64::try_from(self.past.lock().highest).unwrap_or(0)
+    fn changes(&self) -> u64 {
+        let past = self.past.lock();
+        u64::try_from(past.highest - past.marker).unwrap_or(0)
     }
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {

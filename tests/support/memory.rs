@@ -127,8 +127,8 @@ pub struct Server {
 struct State {
     documents: Contents,
     incarnation: u64,
-    /// How often a document was changed in this life.
-    revision: u64,
+    /// How often a document was changed since the marker was written.
+    changes: u64,
     /// How far its clock was set.
     step_millis: i64,
 }
@@ -186,7 +186,7 @@ impl Server {
     pub fn restore(&self, contents: Contents) {
         let mut state = self.state.lock();
         state.documents = contents;
-        state.revision += 1;
+        state.changes += 1;
         drop(state);
         self.wake();
     }
@@ -199,7 +199,7 @@ impl Server {
     /// Another life of its memory begins, with what it has.
     pub fn restart(&self) {
         let mut state = self.state.lock();
-        (state.incarnation, state.revision) = (state.incarnation + 1, 0);
+        (state.incarnation, state.changes) = (state.incarnation + 1, 0);
         drop(state);
         self.wake();
     }
@@ -275,7 +275,7 @@ impl Server {
             write: write.nonce.clone(),
         };
         state.documents.insert(write.name.clone(), kept);
-        state.revision += 1;
+        state.changes = if write.name == Name::Marker { 0 } else { state.changes + 1 };
         let found = self.found(&state, &write.name);
         drop(state);
         if write.wakes || self.style.pushes_documents {
@@ -308,7 +308,7 @@ impl Server {
     pub fn remove(&self, name: &Name) {
         let mut state = self.state.lock();
         state.documents.remove(name);
-        state.revision += 1;
+        state.changes += 1;
     }
 
     #[must_use]
@@ -369,7 +369,7 @@ pub struct Memory<W = Direct> {
     server: Arc<Server>,
     way: W,
     clock: Mutex<Clock>,
-    revision: AtomicU64,
+    changes: AtomicU64,
     lock: Option<Box<dyn ForeignLock>>,
 }
 
@@ -391,7 +391,7 @@ pub fn reference_by(way: impl Way + 'static) -> LeaseStore {
 
 impl<W: Way> Memory<W> {
     pub fn new(server: Arc<Server>, way: W) -> Self {
-        Self { server, way, clock: Mutex::default(), revision: AtomicU64::default(), lock: None }
+        Self { server, way, clock: Mutex::default(), changes: AtomicU64::default(), lock: None }
     }
 
     /// With a lock of other programs beside the leases.
@@ -407,9 +407,9 @@ impl<W: Way> Memory<W> {
     ) -> Result<A, StoreError> {
         let server = Arc::clone(&self.server);
         let sent = BootInstant::now();
-        let serve = move || (server.now(), serve(&server), server.state.lock().revision);
-        let (now, answer, revision) = self.way.carry(step, serve).await?;
-        self.revision.store(revision, Ordering::Relaxed);
+        let serve = move || (server.now(), serve(&server), server.state.lock().changes);
+        let (now, answer, changes) = self.way.carry(step, serve).await?;
+        self.changes.store(changes, Ordering::Relaxed);
         let received = BootInstant::now();
         match self.server.style.tells {
             Tells::Millis => self.clock.lock().sample_millis(now, sent, received),
@@ -454,8 +454,8 @@ impl<W: Way> Documents for Memory<W> {
         }
     }
 
-    fn revision(&self) -> u64 {
-        self.revision.load(Ordering::Relaxed)
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> Option<&dyn ForeignLock> {

@@ -356,7 +356,7 @@ impl LeaseStore {
     fn term_before(&self, marker: &Marker, is_first: bool) -> u64 {
         if !self.properties.has_clock {
             // Two hosts' clocks are not compared. So only that of the marker's writer counts, and what changed since.
-            return marker.created_ms.saturating_add(self.documents.revision());
+            return marker.created_ms.saturating_add(self.documents.changes());
         }
         // Milliseconds since 1970 rise faster than leaderships do. Terms must not run far ahead of the time, so take the
         // earliest that it may be if it is not known well.

@@ -330,8 +330,9 @@ pub trait Documents: ServerTime + Send + Sync {
         Properties::default()
     }
 
-    /// Where the server has no clock: a number that is higher after each change of a document, as the last answers showed it.
-    fn revision(&self) -> u64 {
+    /// Where the server has no clock: a number that is higher after each change since the marker was written, as the last
+    /// answers showed it. It rises more slowly than milliseconds pass.
+    fn changes(&self) -> u64 {
         0
     }
 
