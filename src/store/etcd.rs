@@ -40,7 +40,6 @@ use super::lease_store::documents::{
     Content, Documents, Draft, EachListed, EachSeen, Ends, Found, Key, Leadership, Life, List, Over, Properties, Touch,
     Touched, Version, random_name, strange,
 };
-use super::server_clock::Clock;
 use super::{ErrorKind, Finding, Holder, Page, StoreError, parallel};
 use crate::lease::Shard;
 use connection::{Client, Connection};
@@ -75,8 +74,8 @@ struct Past {
     highest: i64,
     /// The last one that was below an earlier one.
     fell_to: i64,
-    /// That of the marker.
-    marker: i64,
+    /// How many there were since that of the marker.
+    since_marker: u64,
 }
 
 impl Past {
@@ -90,10 +89,10 @@ impl Past {
         is_young: bool,
     ) -> String {
         if header.revision < earlier {
-            *self = Self { highest: header.revision, fell_to: header.revision, marker: 0 };
+            *self = Self { highest: header.revision, fell_to: header.revision, since_marker: 0 };
         }
         self.highest = self.highest.max(header.revision);
-        self.marker = marker.map_or(self.highest, |marker| marker.mod_revision);
+        self.since_marker = marker.map_or(0, |marker| self.highest.abs_diff(marker.mod_revision));
         let cluster = format!("{:x}.", header.cluster_id);
         let is_trusted = |marker: &&KeyValue| is_young || marker.mod_revision > self.fell_to;
         let says = marker.filter(is_trusted).and_then(|marker| Record::read(&marker.value).ok()?.incarnation);
@@ -155,8 +154,7 @@ impl Keys {
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let client = Arc::new(Client::open(address, request_timeout)?);
         let names = Names { prefix: address.prefix.clone() };
-        let revocations = Mutex::default();
-        Ok(Self { client, names, revocations, past: Mutex::default(), young: Mutex::default() })
+        Ok(Self { client, names, revocations: Mutex::default(), past: Mutex::default(), young: Mutex::default() })
     }
 
     /// After what it writes, and also if it writes nothing, it reads these keys and the marker.
@@ -340,11 +338,7 @@ fn has_key(found: &Found) -> bool {
     Revisions::read(&found.version.write).beside != 0
 }
 
-impl ServerTime for Keys {
-    fn clock(&self) -> Clock {
-        Clock::default()
-    }
-}
+impl ServerTime for Keys {}
 
 #[async_trait::async_trait]
 impl Documents for Keys {
@@ -365,8 +359,7 @@ impl Documents for Keys {
     }
 
     fn changes(&self) -> u64 {
-        let past = self.past.lock();
-        u64::try_from(past.highest - past.marker).unwrap_or(0)
+        self.past.lock().since_marker
     }
 
     async fn get(&self, keys: &[Key<'_>], _may_be_behind: bool) -> Result<Vec<Found>, StoreError> {

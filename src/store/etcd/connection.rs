@@ -124,12 +124,10 @@ impl Client {
 
     /// The shared connection, or a new one to the next server.
     pub fn connection(&self) -> Arc<Connection> {
-        let is_lively = |kept: &Arc<Connection>| {
-            let patience = kept_connection::patience(self.bound);
-            // One that is being made may have lost its first packet, which the kernel repeats after a second.
-            let is_proven = kept.proven.load(Ordering::Relaxed);
-            !kept.pending.is_silent(if is_proven { patience } else { patience / UNPROVEN_PART })
-        };
+        let patience = kept_connection::patience(self.bound);
+        // One that is being made may have lost its first packet, which the kernel repeats after a second.
+        let part = |kept: &Connection| if kept.proven.load(Ordering::Relaxed) { 1 } else { UNPROVEN_PART };
+        let is_lively = |kept: &Arc<Connection>| !kept.pending.is_silent(patience / part(kept));
         if let Some(connection) = self.shared.get().filter(is_lively) {
             return connection;
         }
@@ -288,7 +286,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_is_being_made_is_soon_not_waited_for() {
         let address = Address::read("etcd", "//127.0.0.1,127.0.0.2").unwrap();
-        let client = Client::open(&address, Duration::from_secs(60)).unwrap();
+        let client = Client::open(&address, Duration::from_mins(1)).unwrap();
         let patience = kept_connection::patience(client.bound);
         let new = client.connection();
         assert!(Arc::ptr_eq(&client.connection(), &new));

@@ -14,7 +14,8 @@ use tonic::{Code, Status};
 
 pub fn explain(client: &Client, connection: &Connection, method: Method, status: &Status) -> StoreError {
     let (server, prefix) = (&connection.server, &client.address.prefix);
-    if is_too_long(status) {
+    // The library reports that in words alone.
+    if status.message().contains("decoded message length too large") {
         return StoreError::unknown(complaint(&format!("etcd at {server}"), "etcd", MOST));
     }
     // The library made this status, not etcd.
@@ -78,9 +79,4 @@ fn broken(client: &Client, connection: &Connection, source: &(dyn Error + 'stati
         StoreError::unknown(format!("the connection to etcd at {server} broke: {cause}"))
     };
     error.because(source)
-}
-
-/// The library reports that in words alone.
-fn is_too_long(status: &Status) -> bool {
-    status.message().contains("decoded message length too large")
 }
