@@ -335,11 +335,7 @@ pub fn start_check(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> i
     command.stdout(Stdio::null());
     let guard = getpid();
     match fork(birth)? {
-        (Some(child), _) => {
-            // Both of us, so that its group is there before either goes on.
-            let _ = nix::unistd::setpgid(child, child);
-            Ok(child)
-        }
+        (Some(child), _) => Ok(child),
         (None, moves) => {
             let _ = become_program(command, birth, guard, moves);
             exit_at_once(exit::NOT_FOUND)
@@ -355,14 +351,19 @@ fn shell(text: &OsStr, told: &[(&str, String)]) -> Command {
 
 /// Forks, into the cgroup if possible. Returns None in the child, and whether it still has to move into the cgroup.
 fn fork(birth: Birth<'_>) -> io::Result<(Option<Pid>, bool)> {
-    match birth.cgroup {
+    let (child, moves) = match birth.cgroup {
         // System call filters hide clone3(2) with various errors, so any error leads to plain fork(2).
         Some(_) => match birth.single_thread.fork_into(None, birth.cgroup) {
-            Err(_) => Ok((birth.single_thread.fork()?, true)),
-            Ok(child) => Ok((child, false)),
+            Err(_) => (birth.single_thread.fork()?, true),
+            Ok(child) => (child, false),
         },
-        None => Ok((birth.single_thread.fork()?, false)),
+        None => (birth.single_thread.fork()?, false),
+    };
+    if let Some(child) = child {
+        // It does the same, but a signal to its group may be sent before it does.
+        let _ = nix::unistd::setpgid(child, child);
     }
+    Ok((child, moves))
 }
 
 fn start(command: Command, birth: Birth<'_>) -> io::Result<Started> {
@@ -506,6 +507,21 @@ mod tests {
         let status = nix::sys::wait::waitpid(pid, None).unwrap();
         assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, 0));
         assert!(file.exists());
+    }
+
+    #[test]
+    fn a_signal_reaches_a_program_that_has_not_got_further_than_its_first_step() {
+        let scratch = tempfile::TempDir::new().unwrap();
+        // It waits here until somebody reads.
+        let members = scratch.path().join("cgroup.procs");
+        nix::unistd::mkfifo(&members, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let directory = File::open(scratch.path()).unwrap();
+        let single_thread = SingleThread(PhantomData);
+        let birth = Birth { cgroup: Some(directory.as_fd()), until: boot_clock(), ..birth(&single_thread) };
+        let pid = start_command("sleep".as_ref(), &["1000".into()], birth).unwrap().pid;
+        assert_eq!(nix::sys::signal::killpg(pid, Signal::SIGTERM), Ok(()));
+        let status = nix::sys::wait::waitpid(pid, None).unwrap();
+        assert_eq!(status, nix::sys::wait::WaitStatus::Signaled(pid, Signal::SIGTERM, false));
     }
 
     /// Who opens the file waits until its lease ends, at most 45 seconds (fcntl(2)). Forked processes share the lease.
