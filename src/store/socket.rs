@@ -65,7 +65,12 @@ impl Place {
 async fn reach(name: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     // A name server that is silent is named, before the time for all of it is over.
     let patience = deadline.saturating_duration_since(Instant::now()) / 4 * 3;
-    let unresolved = |_| io::Error::new(io::ErrorKind::TimedOut, "its name was not resolved in time: check the name servers in /etc/resolv.conf");
+    let unresolved = |_| {
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            "its name was not resolved in time: check the name servers in /etc/resolv.conf",
+        )
+    };
     let addresses: Vec<_> = timeout(patience, lookup_host((name, port))).await.map_err(unresolved)??.collect();
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name cannot be resolved");
     for (index, address) in addresses.iter().enumerate() {
