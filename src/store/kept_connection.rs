@@ -68,20 +68,14 @@ impl<C> Kept<C> {
     }
 }
 
-#[derive(Debug)]
+#[derive(Default)]
 pub struct Pending(Mutex<State>);
 
-#[derive(Debug)]
+#[derive(Default)]
 struct State {
     count: u32,
     /// When the last answer came, or when the first of the pending requests began, whichever is later.
-    heard: BootInstant,
-}
-
-impl Default for Pending {
-    fn default() -> Self {
-        Self(Mutex::new(State { count: 0, heard: BootInstant::now() }))
-    }
+    heard: Option<BootInstant>,
 }
 
 impl Pending {
@@ -94,7 +88,7 @@ impl Pending {
     pub fn begin<F: FnOnce(bool)>(&self, patience: Duration, given_up: F) -> Asked<'_, F> {
         let mut state = self.0.lock();
         if state.count == 0 {
-            state.heard = BootInstant::now();
+            state.heard = Some(BootInstant::now());
         }
         state.count += 1;
         drop(state);
@@ -104,7 +98,7 @@ impl Pending {
 
 impl State {
     fn is_silent(&self, patience: Duration) -> bool {
-        self.count > 0 && BootInstant::now().since(self.heard) >= patience
+        self.count > 0 && self.heard.is_some_and(|heard| BootInstant::now().since(heard) >= patience)
     }
 }
 
@@ -127,7 +121,7 @@ impl<F: FnOnce(bool)> Drop for Asked<'_, F> {
         let silent = state.is_silent(self.patience);
         state.count -= 1;
         match self.given_up.take() {
-            None => state.heard = BootInstant::now(),
+            None => state.heard = Some(BootInstant::now()),
             Some(given_up) => {
                 drop(state);
                 given_up(silent);
@@ -153,10 +147,8 @@ pub async fn once_more<T, E: Into<StoreError>>(
 
 /// The error of a second attempt. If the first may have been applied, the outcome is unknown.
 pub fn in_doubt(first: &StoreError, second: StoreError) -> StoreError {
-    match first.kind {
-        ErrorKind::Unknown => StoreError { kind: ErrorKind::Unknown, ..second },
-        ErrorKind::NotApplied | ErrorKind::Denied | ErrorKind::Misconfigured => second,
-    }
+    let kind = if first.kind == ErrorKind::Unknown { ErrorKind::Unknown } else { second.kind };
+    StoreError { kind, ..second }
 }
 
 #[cfg(test)]
