@@ -20,9 +20,7 @@ use crate::store::lease_store::documents::{
 use crate::time::millis;
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
-use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
 
 /// The name of the header, and the format of what is in it.
 const HEADER: &str = "Leaderrun";
@@ -115,44 +113,34 @@ pub fn is_deletion(headers: &HeaderMap) -> bool {
         || headers.get("Nats-Marker-Reason").is_some()
 }
 
-/// The shard in a key: itself, if it consists of letters, digits and `_ - /` and single dots within. A character that a
-/// key may not have there (a colon; a dot at an end, or after another) becomes `=` and two upper-case hexadecimal
-/// digits.
-fn name_of(shard: &str) -> String {
-    let mut name = String::with_capacity(shard.len() + 8);
-    for (index, c) in shard.char_indices() {
-        let separates = c == '.' && index > 0 && index + 1 < shard.len() && !name.ends_with('.');
-        if c.is_ascii_alphanumeric() || "_-/".contains(c) || separates {
-            name.push(c);
-        } else {
-            let _ = write!(name, "={:02X}", u32::from(c));
-        }
-    }
-    name
+/// The shard in a key: itself, but for what a key may not have there: a colon, the mark of a slot, and a dot at an end
+/// or after another.
+fn name_of(shard: &Shard) -> String {
+    let (first, rest) = shard.as_str().strip_prefix('.').map_or(("", shard.as_str()), |rest| ("=2E", rest));
+    let name = format!("{first}{}", rest.replace("..", ".=2E").replace(':', "=3A").replace('#', "=23"));
+    name.strip_suffix('.').map_or(name.clone(), |name| format!("{name}=2E"))
 }
 
 /// The shard of a name in a key. None if no shard is called so.
 fn shard_of(name: &str) -> Option<Shard> {
-    let encoded = name.replace('=', "%");
-    let shard = percent_decode_str(&encoded).decode_utf8().ok()?.parse::<Shard>();
+    let shard: Shard = name.replace("=2E", ".").replace("=3A", ":").replace("=23", "#").parse().ok()?;
     // A shard has one name. Another spelling belongs to no shard.
-    shard.ok().filter(|shard| name_of(shard.as_str()) == name)
+    (name_of(&shard) == name).then_some(shard)
 }
 
 /// The key of a document.
 pub fn key_of(key: Key<'_>) -> String {
-    let (shard, page) = match key {
-        Key::Marker => return "=born".to_owned(),
-        Key::Scratch(name) => return format!("=trial.{name}"),
-        Key::Shard(shard) => return format!("{SHARD}{}", name_of(shard.as_str())),
-        Key::Led(shard) => return format!("{LED}{}", name_of(shard.as_str())),
-        Key::Note(shard, page) => (name_of(shard.as_str()), page),
-    };
-    match page.words() {
-        (_, Some(session)) if matches!(page, Page::Standby(_)) => format!("{STANDBY}{session}.{shard}"),
-        // The first dot ends the name of the job.
-        (word, Some(job)) => format!("{NOTE}{word}.{}.{shard}", job.replace('.', "=2E")),
-        (word, None) => format!("{NOTE}{word}.{shard}"),
+    match key {
+        Key::Marker => "=born".to_owned(),
+        Key::Scratch(name) => format!("=trial.{name}"),
+        Key::Shard(shard) => format!("{SHARD}{}", name_of(shard)),
+        Key::Led(shard) => format!("{LED}{}", name_of(shard)),
+        Key::Note(shard, Page::Standby(session)) => format!("{STANDBY}{}.{}", session.as_str(), name_of(shard)),
+        Key::Note(shard, page) => {
+            // A dot ends the word, and the name of a job.
+            let page = page.name(' ').replace('.', "=2E").replace(' ', ".");
+            format!("{NOTE}{page}.{}", name_of(shard))
+        }
     }
 }
 
@@ -162,7 +150,7 @@ pub fn filters(list: List<'_>) -> Vec<String> {
         List::Shards(_) => vec![format!("{SHARD}>")],
         List::Standbys(_) => vec![format!("{STANDBY}>")],
         List::Notes(shard) => {
-            let name = name_of(shard.as_str());
+            let name = name_of(shard);
             let one = ["history", "runs", "jobs", "once.*"].map(|kind| format!("{NOTE}{kind}.{name}"));
             one.into_iter().chain([format!("{STANDBY}*.{name}")]).collect()
         }
@@ -177,12 +165,10 @@ pub fn listed(key: &str) -> Option<(Shard, Part)> {
     if let Some((session, name)) = key.strip_prefix(STANDBY).and_then(|rest| rest.split_once('.')) {
         return Some((shard_of(name)?, Part::Note(Page::Standby(Session::from_record(session)))));
     }
-    let (kind, name) = key.strip_prefix(NOTE)?.split_once('.')?;
-    if let Some(page) = Page::of_words(kind, None) {
-        return Some((shard_of(name)?, Part::Note(page)));
-    }
-    let (job, name) = name.split_once('.')?;
-    Some((shard_of(name)?, Part::Note(Page::of_words(kind, Some(&job.replace("=2E", ".")))?)))
+    let (word, rest) = key.strip_prefix(NOTE)?.split_once('.')?;
+    let (job, name) = if word == "once" { rest.split_once('.')? } else { ("", rest) };
+    let job = job.replace("=2E", ".");
+    Some((shard_of(name)?, Part::Note(Page::of_words(word, Some(&*job).filter(|job| !job.is_empty()))?)))
 }
 
 #[cfg(test)]
@@ -222,6 +208,7 @@ mod tests {
             (".a.", "=2Ea=2E"),
             ("a...b", "a.=2E.b"),
             ("..a", "=2E.a"),
+            ("a#2", "a=232"),
         ] {
             assert_eq!(key_of(Key::Shard(&shard.parse().unwrap())), format!("=shard.{name}"));
         }
@@ -234,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_document_has_a_key_of_its_own(shard in "[A-Za-z0-9._/:-]{1,40}") {
+        fn every_document_has_a_key_of_its_own(shard in "[A-Za-z0-9._/:-]{1,40}(#[1-9])?") {
             if let Ok(shard) = shard.parse::<Shard>() {
                 let key = key_of(Key::Shard(&shard));
                 prop_assert!(is_key(&key) && is_key(&key_of(Key::Led(&shard))), "{}", key);
