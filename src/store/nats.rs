@@ -68,7 +68,7 @@ impl Keys {
     pub fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let connections = Arc::new(Connections::open(address, request_timeout)?);
         let bucket = |name: &str| Bucket { connections: Arc::clone(&connections), name: name.to_owned() };
-        let lock = address.lock_key.as_ref().map(|lock| LockKey::new(bucket(&lock.bucket), lock.key.clone()));
+        let lock = address.lock_key.as_ref().map(|(name, key)| LockKey::new(bucket(name), key.clone()));
         let bucket = bucket(&address.bucket);
         Ok(Self { bucket, lock, clock: Mutex::default(), known: Mutex::default() })
     }

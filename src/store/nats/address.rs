@@ -13,20 +13,12 @@ pub struct Address {
     pub hosts: Vec<String>,
     pub bucket: String,
     pub login: Login,
-    /// Whether a connection without TLS must not be used.
-    pub demand_tls: bool,
-    pub files: TlsFiles,
+    /// None: TLS only if the server asks for it.
+    pub tls: Option<TlsFiles>,
     /// How many replicas a new bucket gets.
     pub replicas: u8,
-    /// The key of other programs that is held in addition to the lease.
-    pub lock_key: Option<Box<LockKey>>,
-}
-
-/// A key of other programs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LockKey {
-    pub bucket: String,
-    pub key: String,
+    /// The bucket and the key of other programs that is held in addition to the lease.
+    pub lock_key: Option<(String, String)>,
 }
 
 /// How to log in.
@@ -46,7 +38,6 @@ pub enum Login {
 
 impl Login {
     /// The login in words, for messages.
-    #[must_use]
     pub fn describe(&self) -> String {
         match self {
             Self::Nobody => {
@@ -62,7 +53,6 @@ impl Login {
 
 impl Address {
     /// As [`Location::identity`](crate::store::Location::identity).
-    #[must_use]
     pub fn identity(&self) -> String {
         format!("nats {} {}", sorted(self.hosts.iter().cloned()), self.bucket)
     }
@@ -84,13 +74,12 @@ impl Address {
             return Err(format!("the option replicas of {scheme}:// is not between 1 and 5"));
         }
         let login = read_login(scheme, &mut url)?;
-        let demand_tls = scheme == "nats+tls" || files.ca.is_some() || files.cert.is_some();
+        let tls = (scheme == "nats+tls" || files != TlsFiles::default()).then_some(files);
         let hosts = url.hosts.iter().map(|host| host.place(DEFAULT_PORT).to_string()).collect();
-        Ok(Self { hosts, bucket: url.path, login, demand_tls, files, replicas, lock_key })
+        Ok(Self { hosts, bucket: url.path, login, tls, replicas, lock_key })
     }
 
     /// All servers, for messages.
-    #[must_use]
     pub fn server(&self) -> String {
         format!("nats at {}", self.hosts.join(","))
     }
@@ -100,7 +89,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
-fn read_lock_key(scheme: &str, url: &mut StoreUrl<'_>) -> Result<Option<Box<LockKey>>, String> {
+fn read_lock_key(scheme: &str, url: &mut StoreUrl<'_>) -> Result<Option<(String, String)>, String> {
     let Some(name) = url.take("lock_key") else { return Ok(None) };
     let (bucket, key) = name.split_once('/').unwrap_or((&url.path, &name));
     let plain = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/_=.".contains(&byte));
@@ -111,7 +100,7 @@ fn read_lock_key(scheme: &str, url: &mut StoreUrl<'_>) -> Result<Option<Box<Lock
             "the option lock_key of {scheme}:// names no key of other programs: write lock_key=BUCKET/KEY"
         ));
     }
-    Ok(Some(Box::new(LockKey { bucket: bucket.to_owned(), key: key.to_owned() })))
+    Ok(Some((bucket.to_owned(), key.to_owned())))
 }
 
 fn read_login(scheme: &str, url: &mut StoreUrl<'_>) -> Result<Login, String> {
@@ -143,7 +132,7 @@ mod tests {
         let address = read("nats://u:p%40x@one,two:4333/locks?replicas=3");
         assert_eq!(address.server(), "nats at one:4222,two:4333");
         assert_eq!(address.login, Login::User { name: "u".into(), password: Secret::from("p@x".to_owned()) });
-        assert_eq!((address.bucket.as_str(), address.replicas, address.demand_tls), ("locks", 3, false));
+        assert_eq!((address.bucket.as_str(), address.replicas, address.tls), ("locks", 3, None));
         assert_eq!(read("nats://s3cr3t@h/b").login, Login::Token(Secret::from("s3cr3t".to_owned())));
         assert_eq!(read("nats://h/b?creds=/x.creds").login, Login::Credentials("/x.creds".into()));
         assert_eq!(read("nats://h/b?nkey=/x").login, Login::Nkey("/x".into()));
@@ -152,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_key_of_other_programs_is_in_this_bucket_or_in_another() {
-        let of = |url: &str| read(url).lock_key.map(|lock| format!("{} {}", lock.bucket, lock.key));
+        let of = |url: &str| read(url).lock_key.map(|(bucket, key)| format!("{bucket} {key}"));
         for (url, expected) in [
             ("nats://h/b?lock_key=leader", Some("b leader")),
             ("nats://h/b?lock_key=c/svc/leader.x", Some("c svc/leader.x")),
@@ -163,13 +152,13 @@ mod tests {
         ] {
             assert_eq!(of(url).as_deref(), expected, "{url}");
         }
-        assert!(!read("nats://h/b?lock_key=c/leader").demand_tls);
+        assert_eq!(read("nats://h/b?lock_key=c/leader").tls, None);
     }
 
     #[test]
     fn naming_an_authority_or_a_certificate_turns_tls_on() {
         for url in ["nats+tls://h/b", "nats://h/b?ca=/ca.pem", "nats://h/b?cert=/c.pem&key=/k.pem"] {
-            assert!(read(url).demand_tls, "{url}");
+            assert!(read(url).tls.is_some(), "{url}");
         }
     }
 

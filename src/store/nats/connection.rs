@@ -21,15 +21,14 @@ use async_nats::connection::State;
 use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind};
 use futures_util::future::select_ok;
 use std::future::{pending, ready};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Before this version, a consumer has one subject, and a stream does not tell its time.
-const LEAST_VERSION: (u32, u32) = (2, 10);
 /// How many events a request may be behind. More arrive only while no request waits.
 const MOST_EVENTS: usize = 32;
 
@@ -45,7 +44,7 @@ pub struct Connection {
     /// The server of this connection, for messages.
     pub server: String,
     /// What the library reports.
-    pub events: broadcast::Sender<Event>,
+    events: broadcast::Sender<Event>,
     pub meter: Arc<Meter>,
     pending: Pending,
     _watch: JoinSet<()>,
@@ -86,7 +85,7 @@ impl Connections {
     ) -> Result<(Option<Message>, bool), StoreError> {
         let deadline = Instant::now() + self.bound;
         let connection = self.connection_before(deadline).await?;
-        let request = || Request::new().timeout(None).headers(headers.clone()).payload(payload.clone().into());
+        let request = || Request::new().headers(headers.clone()).payload(payload.clone().into());
         let sent_twice = AtomicBool::new(false);
         // Ends only with an answer: if there is none, the first sending reports why.
         let patience = kept_connection::patience(self.bound);
@@ -98,14 +97,12 @@ impl Connections {
                 Some(newer) => Ok(newer),
                 None => self.connect(deadline).await,
             };
-            if let Ok(newer) = newer {
-                sent_twice.store(true, Ordering::Relaxed);
-                match self.exchange(&newer, subject, request()).await {
-                    Err(error) if error.kind == ErrorKind::Unknown => {}
-                    answer => return answer,
-                }
+            let Ok(newer) = newer else { return pending().await };
+            sent_twice.store(true, Ordering::Relaxed);
+            match self.exchange(&newer, subject, request()).await {
+                Err(error) if error.kind == ErrorKind::Unknown => pending().await,
+                answer => answer,
             }
-            pending().await
         };
         let asked = timeout_at(deadline, async {
             tokio::select! {
@@ -127,55 +124,53 @@ impl Connections {
         subject: &str,
         request: Request,
     ) -> Result<Option<Message>, StoreError> {
-        let mut events = connection.events.subscribe();
         connection.meter.begin_again();
         let asked = connection.pending.begin(kept_connection::patience(self.bound), |_| {});
-        let answer = tokio::select! {
-            biased;
-            answer = connection.client.send_request(subject.to_owned(), request) => answer,
-            error = self.failure(connection, &mut events, subject) => return Err(error),
-        };
-        match answer.map_err(|error| error.kind()) {
-            Ok(message) => {
-                asked.answered();
-                connection.meter.begin_again();
-                Ok(Some(message))
-            }
-            Err(RequestErrorKind::NoResponders) => {
-                asked.answered();
-                Ok(None)
-            }
+        let sent = connection.client.send_request(subject.to_owned(), request);
+        let answer = self.unless_it_fails(connection, subject, sent).await?;
+        let message = match answer.map_err(|error| error.kind()) {
+            Ok(message) => Some(message),
+            Err(RequestErrorKind::NoResponders) => None,
             Err(kind @ (RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded)) => {
-                Err(StoreError::misconfigured(format!("{} cannot be asked this: {kind}", connection.server)))
+                return Err(StoreError::misconfigured(format!("{} cannot be asked this: {kind}", connection.server)));
             }
-            Err(RequestErrorKind::TimedOut | RequestErrorKind::Other) => Err(self.lost(connection)),
-        }
+            Err(RequestErrorKind::TimedOut | RequestErrorKind::Other) => return Err(self.lost(connection)),
+        };
+        asked.answered();
+        connection.meter.begin_again();
+        Ok(message)
     }
 
-    /// Waits until the connection is gone, or the server denies us `subject` or the subscription to answers.
-    pub async fn failure(
+    /// Waits for what is awaited, unless the connection is gone before, or the server denies us `subject` or the
+    /// subscription to answers.
+    pub async fn unless_it_fails<T>(
         &self,
         connection: &Arc<Connection>,
-        events: &mut broadcast::Receiver<Event>,
         subject: &str,
-    ) -> StoreError {
-        let quoted = format!("\"{subject}\"");
+        awaited: impl Future<Output = T>,
+    ) -> Result<T, StoreError> {
+        let (mut awaited, mut events) = (pin!(awaited), connection.events.subscribe());
         loop {
-            match events.recv().await {
+            let event = tokio::select! {
+                biased;
+                answer = &mut awaited => return Ok(answer),
+                event = events.recv() => event,
+            };
+            match event {
                 Ok(Event::Denied(text)) => {
                     let is_deaf = text.to_lowercase().contains("for subscription");
                     if is_deaf {
                         // No answer would ever arrive on it.
                         self.current.forget(connection);
                     }
-                    if is_deaf || text.contains(&quoted) {
+                    if is_deaf || text.contains(&format!("\"{subject}\"")) {
                         let (server, login) = (&connection.server, self.address.login.describe());
-                        return StoreError::denied(format!("{server} denied {login}: {text}"));
+                        return Err(StoreError::denied(format!("{server} denied {login}: {text}")));
                     }
                 }
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Ok(Event::Flooded) => return StoreError::unknown(complaint(&connection.server, "nats", MOST)),
-                Ok(Event::Broken) | Err(broadcast::error::RecvError::Closed) => return self.lost(connection),
+                Ok(Event::Flooded) => return Err(StoreError::unknown(complaint(&connection.server, "nats", MOST))),
+                Ok(Event::Broken) | Err(RecvError::Closed) => return Err(self.lost(connection)),
+                Err(RecvError::Lagged(_)) => {}
             }
         }
     }
@@ -211,12 +206,6 @@ impl Connections {
             return Err(StoreError::not_applied(complaint(&server, "nats", MOST)));
         };
         let client = connected.map_err(|error| unconnected(&self.address.login, self.bound, &server, &error))?;
-        let version = client.server_info().version;
-        if numbers(&version) < Some(LEAST_VERSION) {
-            return Err(StoreError::misconfigured(format!(
-                "{server} runs version {version}: leaderrun needs nats-server 2.10 or later"
-            )));
-        }
         let meter = Arc::new(Meter::new(client.statistics()));
         let (metered, teller, current) = (Arc::clone(&meter), events.clone(), Arc::downgrade(&self.current));
         let mut watch = JoinSet::new();
@@ -227,19 +216,23 @@ impl Connections {
             let Some(current) = current.upgrade() else { return };
             current.drop_if(|connection| Arc::ptr_eq(&connection.meter, &metered));
         });
-        Ok(Connection { client, server, events, meter, pending: Pending::default(), _watch: watch })
+        let connection = Connection { client, server, events, meter, pending: Pending::default(), _watch: watch };
+        // Before, a consumer has one subject, and a stream does not tell its time.
+        if !connection.is_of_version((2, 10)) {
+            let (server, version) = (&connection.server, connection.client.server_info().version);
+            return Err(StoreError::misconfigured(format!(
+                "{server} runs version {version}: leaderrun needs nats-server 2.10 or later"
+            )));
+        }
+        Ok(connection)
     }
 }
 
-/// The first two numbers of a version.
-fn numbers(version: &str) -> Option<(u32, u32)> {
-    let mut numbers = version.split('.').map_while(|part| part.parse().ok());
-    numbers.next().zip(numbers.next())
-}
-
 impl Connection {
-    /// Whether a message may say when the server forgets it.
-    pub fn forgets_messages(&self) -> bool {
-        numbers(&self.client.server_info().version) >= Some((2, 11))
+    /// Whether the server has at least the version of these two numbers.
+    pub fn is_of_version(&self, least: (u32, u32)) -> bool {
+        let version = self.client.server_info().version;
+        let mut numbers = version.split('.').map_while(|part| part.parse().ok());
+        numbers.next().zip(numbers.next()) >= Some(least)
     }
 }

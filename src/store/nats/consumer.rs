@@ -6,10 +6,9 @@
 
 use super::bucket::Bucket;
 use super::connection::{Connection, Connections};
-use super::failure::Event;
 use crate::lease::show;
 use crate::store::StoreError;
-use async_nats::jetstream::consumer::{self, AckPolicy, DeliverPolicy, IntoConsumerConfig, push};
+use async_nats::jetstream::consumer;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::{self, Context};
 use async_nats::{Message, StatusCode, Subscriber};
@@ -17,8 +16,7 @@ use futures_util::StreamExt;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::broadcast;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// How often the server says that it is there, and after what silence it is not.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -31,7 +29,6 @@ pub struct Pushed {
     connection: Arc<Connection>,
     context: Context,
     messages: Subscriber,
-    events: broadcast::Receiver<Event>,
     /// The number of the last message.
     last: u64,
     /// How many messages are still to come that the stream has already.
@@ -43,29 +40,22 @@ impl Bucket {
     pub async fn consume(&self, keys: &[String]) -> Result<Pushed, StoreError> {
         let (connections, connection) = (Arc::clone(&self.connections), self.connections.connection().await?);
         let context = jetstream::new(connection.client.clone());
-        let mut events = connection.events.subscribe();
         let inbox = connection.client.new_inbox();
-        let messages = connection.client.subscribe(inbox.clone()).await;
-        let messages = messages.map_err(|_| StoreError::not_applied(connections.lost(&connection).message))?;
-        let config = push::Config {
-            deliver_subject: inbox.clone(),
-            deliver_policy: DeliverPolicy::LastPerSubject,
-            ack_policy: AckPolicy::None,
-            filter_subjects: keys.iter().map(|key| self.subject(key)).collect(),
-            idle_heartbeat: HEARTBEAT,
-            inactive_threshold: INACTIVE,
-            memory_storage: true,
-            num_replicas: 1,
-            ..push::Config::default()
-        };
-        let request = json!({ "stream_name": self.stream(), "config": config.into_consumer_config() });
-        let made = self.demand("CONSUMER.CREATE", &request);
-        let consumer::Info { num_pending: pending, .. } = tokio::select! {
-            biased;
-            error = connections.failure(&connection, &mut events, &inbox) => return Err(error),
-            made = made => made?,
-        };
-        Ok(Pushed { connections, connection, context, messages, events, last: 0, pending })
+        let subjects: Vec<String> = keys.iter().map(|key| self.subject(key)).collect();
+        let config = json!({
+            "deliver_subject": inbox,
+            "deliver_policy": "last_per_subject",
+            "ack_policy": "none",
+            "filter_subjects": subjects,
+            "idle_heartbeat": HEARTBEAT.as_nanos(),
+            "inactive_threshold": INACTIVE.as_nanos(),
+            "mem_storage": true,
+            "num_replicas": 1,
+        });
+        let request = json!({ "stream_name": self.stream(), "config": config });
+        let messages = connection.client.subscribe(inbox).await.map_err(|_| connections.lost(&connection))?;
+        let made: consumer::Info = self.demand("CONSUMER.CREATE", &request).await?;
+        Ok(Pushed { connections, connection, context, messages, last: 0, pending: made.num_pending })
     }
 }
 
@@ -75,30 +65,25 @@ impl Pushed {
     /// # Errors
     /// The consumer has to be replaced.
     pub async fn next(&mut self) -> Result<StreamMessage, StoreError> {
-        let server = &self.connection.server;
+        let Self { connections, connection, context, messages, last, pending } = self;
+        let server = &connection.server;
         loop {
-            let message = tokio::select! {
-                biased;
-                message = self.messages.next() => message.ok_or_else(|| self.connections.lost(&self.connection))?,
-                error = self.connections.failure(&self.connection, &mut self.events, "") => return Err(error),
-                () = sleep(SILENCE) => {
-                    return Err(StoreError::unknown(format!("{server} sent nothing for {}", show(SILENCE))));
-                }
-            };
-            self.connection.meter.begin_again();
+            let pushed = connections.unless_it_fails(connection, "", timeout(SILENCE, messages.next())).await?;
+            let silent = |_| StoreError::unknown(format!("{server} sent nothing for {}", show(SILENCE)));
+            let message = pushed.map_err(silent)?.ok_or_else(|| connections.lost(connection))?;
+            connection.meter.begin_again();
             if message.status == Some(StatusCode::IDLE_HEARTBEAT) {
-                let last = message.headers.as_ref().and_then(|headers| headers.get("Nats-Last-Consumer"));
-                if last.and_then(|last| last.as_str().parse().ok()).is_none_or(|last: u64| last <= self.last) {
+                let sent = message.headers.as_ref().and_then(|headers| headers.get("Nats-Last-Consumer"));
+                if sent.and_then(|sent| sent.as_str().parse().ok()).is_none_or(|sent: u64| sent <= *last) {
                     continue;
                 }
             }
-            let pushed = jetstream::Message { message, context: self.context.clone() };
-            let place = pushed.info().ok().filter(|place| place.consumer_sequence == self.last + 1);
-            let Some(place) = place else {
+            let pushed = jetstream::Message { message, context: context.clone() };
+            let Some(place) = pushed.info().ok().filter(|place| place.consumer_sequence == *last + 1) else {
                 return Err(StoreError::unknown(format!("{server} skipped messages of a consumer")));
             };
-            self.last += 1;
-            self.pending = self.pending.min(place.pending);
+            *last += 1;
+            *pending = place.pending.min(*pending);
             let (sequence, time) = (place.stream_sequence, place.published);
             let Message { subject, headers, payload, .. } = pushed.message;
             return Ok(StreamMessage { subject, sequence, headers: headers.unwrap_or_default(), payload, time });

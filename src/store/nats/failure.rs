@@ -27,34 +27,28 @@ impl Event {
                 let text = in_short(&error.to_string()).trim_start_matches("nats: ").to_owned();
                 text.to_lowercase().contains("permissions violation").then_some(Self::Denied(text))
             }
-            Reported::Connected
-            | Reported::LameDuckMode
-            | Reported::Draining
-            | Reported::SlowConsumer(_)
-            | Reported::ClientError(_) => None,
+            _ => None,
         }
     }
 }
 
 /// The error without a connection to `server`. `bound` is the time that the attempt had.
 pub fn unconnected(login: &Login, bound: Duration, server: &str, error: &ConnectError) -> StoreError {
-    let kind = error.kind();
     let unreachable = |why: &str| StoreError::not_applied(format!("cannot reach {server}: {why}"));
-    if kind == ConnectErrorKind::AuthorizationViolation {
-        let login = login.describe();
-        return StoreError::denied(format!("{server} denied {login}: authorization violation"));
+    let login = login.describe();
+    match error.kind() {
+        ConnectErrorKind::AuthorizationViolation => {
+            StoreError::denied(format!("{server} denied {login}: authorization violation"))
+        }
+        ConnectErrorKind::Authentication => {
+            StoreError::misconfigured(format!("cannot log in to {server}: {login} cannot sign"))
+        }
+        ConnectErrorKind::TimedOut => unreachable(&unanswered(bound)),
+        _ => {
+            let by_tls = BY_FILES.failure(server, error);
+            by_tls.unwrap_or_else(|| unreachable(&innermost_of(error, "NATS")).because(error))
+        }
     }
-    if kind == ConnectErrorKind::Authentication {
-        let login = login.describe();
-        return StoreError::misconfigured(format!("cannot log in to {server}: {login} cannot sign"));
-    }
-    if let Some(failure) = BY_FILES.failure(server, error) {
-        return failure;
-    }
-    if kind == ConnectErrorKind::TimedOut {
-        return unreachable(&unanswered(bound));
-    }
-    unreachable(&innermost_of(error, "NATS")).because(error)
 }
 
 /// A NATS server speaks first, and most others do not.

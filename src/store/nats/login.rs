@@ -16,7 +16,7 @@ const SUBSCRIPTION_CAPACITY: usize = 1 << 16;
 
 /// Reads the files again each time: credentials are renewed while a candidate runs for months.
 pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, StoreError> {
-    let mut options = match &address.login {
+    let options = match &address.login {
         Login::Nobody => ConnectOptions::new(),
         Login::User { name, password } => {
             ConnectOptions::with_user_and_password(name.clone(), password.expose().to_owned())
@@ -25,23 +25,27 @@ pub fn options(address: &Address, bound: Duration) -> Result<ConnectOptions, Sto
         Login::Credentials(file) => ConnectOptions::with_credentials(&read(file)?).map_err(|_| {
             unusable(file, "it does not hold a user JWT and a seed between lines of dashes, as nsc writes them")
         })?,
-        Login::Nkey(file) => ConnectOptions::with_nkey(seed(file, &read(file)?)?),
+        Login::Nkey(file) => {
+            // The file may have other text in other lines.
+            let text = read(file)?;
+            let seed = text.split_whitespace().find(|word| word.len() == 58 && word.starts_with("SU"));
+            let missing = || unusable(file, "it does not hold the seed of a user, SU...");
+            ConnectOptions::with_nkey(seed.ok_or_else(missing)?.to_owned())
+        }
     };
-    options = options
+    let options = options
         .name("leaderrun")
-        .require_tls(address.demand_tls)
         .connection_timeout(bound)
         .request_timeout(None)
         .subscription_capacity(SUBSCRIPTION_CAPACITY)
         // We try our own hosts at the same time. Hosts that a server names may be out of reach.
         .ignore_discovered_servers()
         // The lowest limit that it accepts (zero means no limit). When it is used up, the connection ends for good.
-        .max_reconnects(1)
-        .reconnect_delay_callback(|_| Duration::ZERO);
-    if address.demand_tls {
-        options = options.tls_client_config(tls::client_config(&address.files)?);
-    }
-    Ok(options)
+        .max_reconnects(1);
+    Ok(match &address.tls {
+        Some(files) => options.require_tls(true).tls_client_config(tls::client_config(files)?),
+        None => options,
+    })
 }
 
 fn read(file: &Path) -> Result<String, StoreError> {
@@ -49,13 +53,6 @@ fn read(file: &Path) -> Result<String, StoreError> {
         return Err(unusable(file, "it is not a regular file"));
     }
     fs::read_to_string(file).map_err(|error| unusable(file, &in_words(&error)))
-}
-
-/// The seed in a file, which may have other text in other lines.
-fn seed(file: &Path, text: &str) -> Result<String, StoreError> {
-    let of_user = |word: &&str| word.len() == 58 && word.starts_with("SU");
-    let seed = text.split_whitespace().find(of_user);
-    seed.map(ToOwned::to_owned).ok_or_else(|| unusable(file, "it does not hold the seed of a user, SU..."))
 }
 
 fn unusable(file: &Path, why: &str) -> StoreError {

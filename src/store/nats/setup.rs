@@ -52,7 +52,7 @@ async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
         deny_delete: true,
         allow_rollup: true,
         allow_direct: true,
-        allow_message_ttl: bucket.connections.connection().await?.forgets_messages(),
+        allow_message_ttl: bucket.connections.connection().await?.is_of_version((2, 11)),
         first_sequence: Some(time_of_birth(bucket).await?),
         ..stream::Config::default()
     };
