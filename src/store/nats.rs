@@ -26,11 +26,11 @@ mod lock_key;
 mod login;
 mod meter;
 mod setup;
-mod watch;
 
 pub use address::{Address, Login};
 
 use super::allowance;
+use super::error::denied;
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
@@ -44,7 +44,7 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
 use bucket::{Bucket, Info};
 use connection::Connections;
-use document::Header;
+use document::{DELETION, Header, OPERATION};
 use lock_key::LockKey;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -78,22 +78,22 @@ impl Keys {
         let sent = BootInstant::now();
         let info = Arc::new(self.bucket.info().await?);
         self.bucket.usable(&info.stream.config, false)?;
-        self.clock.lock().sample_within(info.micros / 1000, info.slack(), sent, BootInstant::now());
+        self.clock.lock().sample_within(info.millis, info.slack(), sent, BootInstant::now());
         *self.known.lock() = Some(Arc::clone(&info));
         Ok(info)
     }
 
-    /// Whether the server has to be asked for the time, or about the bucket.
+    /// Whether the server has to be asked for the time.
     fn is_vague(&self) -> bool {
         let now = BootInstant::now();
         let clock = self.clock.lock();
-        clock.bounds(now).is_none() || clock.is_wide(now) || self.known.lock().is_none()
+        clock.bounds(now).is_none() || clock.is_wide(now)
     }
 
-    /// What is known of the bucket that has these messages. If one of them is newer than that, the server is asked.
-    async fn known_of(&self, messages: &[Option<StreamMessage>]) -> Result<Arc<Info>, StoreError> {
-        let newest = messages.iter().flatten().map(|message| message.sequence).max().unwrap_or(0);
-        let known = self.known.lock().clone().filter(|known| newest < known.micros);
+    /// What is known of the bucket in which this revision, or a higher one, was seen. If that is of a bucket that was
+    /// made since, the server is asked.
+    async fn known_with(&self, revision: u64) -> Result<Arc<Info>, StoreError> {
+        let known = self.known.lock().clone().filter(|known| revision < known.millis * 1000);
         match known {
             Some(known) => Ok(known),
             None => self.learn().await,
@@ -102,18 +102,6 @@ impl Keys {
 
     fn key_in<'a>(&self, message: &'a StreamMessage) -> &'a str {
         message.subject.as_str().strip_prefix(&self.bucket.subject("")).unwrap_or_default()
-    }
-
-    /// The messages of all keys that one consumer brings; those that mark a deletion too.
-    async fn bring(&self, keys: &[String]) -> Result<BTreeMap<String, StreamMessage>, StoreError> {
-        let mut all = BTreeMap::new();
-        let mut pushed = self.bucket.consume(keys).await?;
-        while pushed.pending > 0 {
-            let message = pushed.next_within(self.bucket.connections.bound).await?;
-            all.insert(self.key_in(&message).to_owned(), message);
-            allowance::listed(all.len(), &self.place())?;
-        }
-        Ok(all)
     }
 }
 
@@ -153,7 +141,8 @@ impl Documents for Keys {
         let reads =
             parallel::answers(names.clone().into_iter().map(|name| async move { self.bucket.get(&name).await }));
         let ((), messages) = tokio::try_join!(asks_the_time, reads)?;
-        let incarnation = self.known_of(&messages).await?.incarnation();
+        let newest = messages.iter().flatten().map(|message| message.sequence).max().unwrap_or(0);
+        let incarnation = self.known_with(newest).await?.incarnation();
         let found = names.iter().zip(&messages);
         Ok(found.map(|(name, message)| document::read(name, message.as_ref(), &incarnation)).collect())
     }
@@ -181,16 +170,27 @@ impl Documents for Keys {
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {
         let mut headers = HeaderMap::new();
+        headers.insert(OPERATION, DELETION);
         if self.known.lock().as_ref().is_some_and(|known| known.stream.config.allow_message_ttl) {
             headers.insert("Nats-TTL", MARK_LASTS);
         }
-        self.bucket.delete(&document::key_of(key), headers, None).await.map(drop)
+        self.bucket.put(&document::key_of(key), headers, "", None).await.map(drop)
     }
 
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
-        let filters = document::filters(list);
+        let bring = async {
+            let mut brought = BTreeMap::new();
+            let mut pushed = self.bucket.consume(&document::filters(list)).await?;
+            while pushed.pending > 0 {
+                let message = pushed.next_within(self.bucket.connections.bound).await?;
+                brought.insert(self.key_in(&message).to_owned(), message);
+                allowance::listed(brought.len(), &self.place())?;
+            }
+            Ok(brought)
+        };
+        // The requests share it.
         self.bucket.connections.connection().await?;
-        let (known, brought) = tokio::try_join!(self.learn(), self.bring(&filters))?;
+        let (known, brought) = tokio::try_join!(self.learn(), bring)?;
         let incarnation = known.incarnation();
         let prefix = if let List::Shards(prefix) | List::Standbys(prefix) = list { prefix } else { "" };
         let listed = brought.iter().filter_map(|(key, message)| {
@@ -203,7 +203,29 @@ impl Documents for Keys {
     }
 
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
-        self.follow(keys, each).await
+        let names: Vec<String> = keys.iter().map(|&key| document::key_of(key)).collect();
+        let mut known = self.known_with(0).await?;
+        let mut pushed = self.bucket.consume(&names).await?;
+        let mut awaited: Vec<usize> = (0..names.len()).collect();
+        loop {
+            if pushed.pending == 0 {
+                // What was not pushed by now is not there.
+                for index in std::mem::take(&mut awaited) {
+                    if each(index, document::read(&names[index], None, &known.incarnation())).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+            let message = pushed.next().await?;
+            let stored = document::stored_millis(&message).saturating_sub(1);
+            self.clock.lock().at_least(stored, known.slack(), BootInstant::now());
+            let Some(index) = names.iter().position(|name| name == self.key_in(&message)) else { continue };
+            awaited.retain(|&other| other != index);
+            known = self.known_with(message.sequence).await?;
+            if each(index, document::read(&names[index], Some(&message), &known.incarnation())).is_break() {
+                return Ok(());
+            }
+        }
     }
 
     async fn prepare(&self) -> Result<Vec<String>, StoreError> {
@@ -215,6 +237,9 @@ impl Documents for Keys {
     }
 
     async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
-        check::findings(self).await
+        // What an election needs besides documents: a push of the marker, which is there.
+        let (marker, bound) = ([document::key_of(Key::Marker)], self.bucket.connections.bound);
+        let hear = async { self.bucket.consume(&marker).await?.next_within(bound).await };
+        Ok(denied(hear.await.map(drop))?.map(Finding::bad).into_iter().collect())
     }
 }

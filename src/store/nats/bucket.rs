@@ -7,15 +7,15 @@
 use super::connection::Connections;
 use crate::lease::show;
 use crate::store::{ErrorKind, StoreError};
+use crate::time::millis_of_rfc3339;
 use async_nats::HeaderMap;
-use async_nats::datetime::parse_rfc3339;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::publish::PublishAck;
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::{self, DiscardPolicy, RawMessage, RetentionPolicy};
 use async_nats::jetstream::{Error as ApiError, ErrorCode};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,9 @@ use std::time::Duration;
 const CLUSTER_SLACK: Duration = Duration::from_secs(5);
 /// How far the time that `store init` asked for may be ahead of the bucket's birth, by any two clocks of a cluster.
 const MOST_LABOUR_MICROS: u64 = 60_000_000;
-const OTHER_STREAM: ErrorCode = ErrorCode(10060);
+/// How the server says that a key was not at the revision that a write named.
+const ANOTHER_REVISION: [ErrorCode; 2] =
+    [ErrorCode::STREAM_WRONG_LAST_SEQUENCE, ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT];
 
 pub struct Bucket {
     pub connections: Arc<Connections>,
@@ -32,11 +34,17 @@ pub struct Bucket {
 }
 
 /// The state of a bucket, as the server described it.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 pub struct Info {
+    #[serde(flatten)]
     pub stream: stream::Info,
-    /// The server's time in its answer, in microseconds since 1970. A higher revision is of a bucket made later.
-    pub micros: u64,
+    /// The server's time in its answer, in milliseconds since 1970.
+    #[serde(rename = "ts", deserialize_with = "read_time")]
+    pub millis: u64,
+}
+
+fn read_time<'de, D: Deserializer<'de>>(time: D) -> Result<u64, D::Error> {
+    millis_of_rfc3339(&String::deserialize(time)?).ok_or_else(|| D::Error::custom("it tells no time"))
 }
 
 impl Info {
@@ -79,20 +87,8 @@ impl Bucket {
         format!("bucket {} in {}", self.name, self.connections.address.server())
     }
 
-    /// The bucket's state, and the server's time. None: there is no such bucket.
-    pub async fn find(&self) -> Result<Option<Info>, StoreError> {
-        let what = "STREAM.INFO";
-        let answer = self.ask::<Value>(what, &Value::Null, Some(ErrorCode::STREAM_NOT_FOUND)).await?;
-        let Some(answer) = answer else { return Ok(None) };
-        let micros = answer["ts"].as_str().and_then(micros_of);
-        let stream = serde_json::from_value(answer).ok();
-        let (stream, micros) = stream.zip(micros).ok_or_else(|| self.senseless(what))?;
-        Ok(Some(Info { stream, micros }))
-    }
-
-    /// As [`Bucket::find`], of a bucket that is there.
     pub async fn info(&self) -> Result<Info, StoreError> {
-        self.find().await?.ok_or_else(|| self.missing())
+        self.demand("STREAM.INFO", &json!({})).await
     }
 
     /// What the key holds, or the mark of its deletion, from the leader of the stream.
@@ -130,75 +126,49 @@ impl Bucket {
         // What was sent first may have been applied, whatever became of the second.
         let in_doubt = |error| if sent_twice { StoreError { kind: ErrorKind::Unknown, ..error } } else { error };
         let Some(message) = message else { return Err(in_doubt(self.why_nobody_responds().await)) };
-        let error = match serde_json::from_slice(&message.payload) {
-            Ok(Response::Ok(PublishAck { sequence: revision @ 1.., .. })) => return Ok(Some(revision)),
-            Ok(Response::Ok(_)) | Err(_) => return Err(self.senseless(&subject)),
-            Ok(Response::Err { error }) => error,
-        };
-        match error.error_code() {
-            // Perhaps because of what was sent first.
-            ErrorCode::STREAM_WRONG_LAST_SEQUENCE | ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT => {
+        match serde_json::from_slice(&message.payload) {
+            Ok(Response::Ok(PublishAck { sequence: revision @ 1.., .. })) => Ok(Some(revision)),
+            Ok(Response::Ok(_)) | Err(_) => Err(self.senseless(&subject)),
+            Ok(Response::Err { error }) if ANOTHER_REVISION.contains(&error.error_code()) => {
                 if !sent_twice {
                     return Ok(None);
                 }
+                // Perhaps because of what was sent first.
                 let stands = self.get(key).await.map_err(in_doubt)?;
                 let has = |stands: &StreamMessage| own.iter().all(|own| stands.headers.iter().any(|of| of == own));
                 Ok(stands.filter(|stands| stands.payload == text && has(stands)).map(|stands| stands.sequence))
             }
-            OTHER_STREAM => Err(StoreError::misconfigured(format!(
-                "the subjects of {} belong to another stream than {}",
-                self.place(),
-                self.stream()
-            ))),
             // A cluster may say this about a write that it has begun.
-            _ => Err(self.refused(&subject, &error).after_a_part()),
+            Ok(Response::Err { error }) => Err(self.refused(&subject, &error).after_a_part()),
         }
-    }
-
-    /// Replaces what the key holds by the mark of a deletion.
-    pub async fn delete(
-        &self,
-        key: &str,
-        mut headers: HeaderMap,
-        expected: Option<u64>,
-    ) -> Result<Option<u64>, StoreError> {
-        headers.insert("KV-Operation", "DEL");
-        self.put(key, headers, "", expected).await
     }
 
     /// # Errors
     /// No lease can rely on this bucket; or no lock, which the bucket may forget after a while (`forgets`).
     pub fn usable(&self, config: &stream::Config, forgets: bool) -> Result<(), StoreError> {
-        let (all, age) = (self.subject(">"), show(config.max_age));
+        let subjects = self.subject(">");
         let is_limited = config.max_messages > 0 || config.max_bytes > 0;
-        let wrongs = [
-            (
-                // Nor does a mirror.
-                !config.subjects.contains(&all),
-                &*format!("does not take the subjects {all}: it is not a key-value bucket: use another one"),
-            ),
-            (config.no_ack, "does not acknowledge writes: turn no_ack off"),
-            (
-                config.retention != RetentionPolicy::Limits,
-                "forgets what was read (its retention is not limits): use another one",
-            ),
-            (
-                is_limited && config.discard != DiscardPolicy::New,
-                "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs \
-                 and max_bytes",
-            ),
-            (
-                !forgets && !config.max_age.is_zero(),
-                &*format!(
-                    "forgets its records after {age}, and leases must not be forgotten: set its TTL (max_age) to 0, or \
-                     name another bucket than that of lock_key="
-                ),
-            ),
-        ];
-        match wrongs.iter().find(|(is_so, _)| *is_so) {
-            Some((_, wrong)) => Err(StoreError::misconfigured(format!("{} {wrong}", self.place()))),
-            None => Ok(()),
-        }
+        // A mirror has no subjects.
+        let wrong = if !config.subjects.contains(&subjects) {
+            format!("does not take the subjects {subjects}: it is not a key-value bucket: use another one")
+        } else if config.no_ack {
+            "does not acknowledge writes: turn no_ack off".to_owned()
+        } else if config.retention != RetentionPolicy::Limits {
+            "forgets what was read (its retention is not limits): use another one".to_owned()
+        } else if is_limited && config.discard != DiscardPolicy::New {
+            "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs and \
+             max_bytes"
+                .to_owned()
+        } else if !forgets && !config.max_age.is_zero() {
+            format!(
+                "forgets its records after {}, and leases must not be forgotten: set its TTL (max_age) to 0, or name \
+                 another bucket than that of lock_key=",
+                show(config.max_age)
+            )
+        } else {
+            return Ok(());
+        };
+        Err(StoreError::misconfigured(format!("{} {wrong}", self.place())))
     }
 
     /// Sends a request about the stream to JetStream. None: it was refused with the code `none`.
@@ -209,9 +179,8 @@ impl Bucket {
         none: Option<ErrorCode>,
     ) -> Result<Option<T>, StoreError> {
         let subject = format!("$JS.API.{what}.{}", self.stream());
-        let payload = if request.is_null() { String::new() } else { request.to_string() };
-        let (answer, _) = self.connections.request(&subject, HeaderMap::new(), payload.into()).await?;
-        let Some(message) = answer else { return Err(self.without_jetstream().await) };
+        let (answer, _) = self.connections.request(&subject, HeaderMap::new(), request.to_string().into()).await?;
+        let Some(message) = answer else { return self.without_jetstream().await };
         match serde_json::from_slice(&message.payload) {
             Ok(Response::Ok(answer)) => Ok(Some(answer)),
             Ok(Response::Err { error }) if Some(error.error_code()) == none => Ok(None),
@@ -229,7 +198,12 @@ impl Bucket {
     pub fn refused(&self, what: &str, error: &ApiError) -> StoreError {
         let server = self.connections.address.server();
         match error.error_code() {
-            ErrorCode::STREAM_NOT_FOUND => self.missing(),
+            ErrorCode::STREAM_NOT_FOUND => {
+                let is_ours = self.name == self.connections.address.bucket;
+                let by_others = "the programs whose key lock_key= names must create it";
+                let advice = if is_ours { "create it with leaderctl store init" } else { by_others };
+                StoreError::misconfigured(format!("no {}: {advice}", self.place()))
+            }
             ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT => {
                 StoreError::misconfigured(format!(
                     "{server} has no JetStream for this account: {error}: start nats-server with -js, or enable jetstream \
@@ -248,26 +222,15 @@ impl Bucket {
         }
     }
 
-    pub fn missing(&self) -> StoreError {
-        let advice = if self.name == self.connections.address.bucket {
-            "create it with leaderctl store init"
-        } else {
-            "the programs whose key lock_key= names must create it"
-        };
-        StoreError::misconfigured(format!("no {}: {advice}", self.place()))
-    }
-
     /// The error if JetStream is missing. Only one case is certain: in the others, the server may have just started.
-    async fn without_jetstream(&self) -> StoreError {
+    async fn without_jetstream<T>(&self) -> Result<T, StoreError> {
+        let info = self.connections.connection().await?.client.server_info();
         let server = self.connections.address.server();
-        let info = match self.connections.connection().await {
-            Ok(connection) => connection.client.server_info(),
-            Err(error) => return error,
-        };
-        if !info.jetstream && info.cluster.is_none() {
-            return StoreError::misconfigured(format!("{server} runs without JetStream: start nats-server with -js"));
-        }
-        StoreError::not_applied(format!("JetStream in {server} does not respond: it may be starting"))
+        Err(if !info.jetstream && info.cluster.is_none() {
+            StoreError::misconfigured(format!("{server} runs without JetStream: start nats-server with -js"))
+        } else {
+            StoreError::not_applied(format!("JetStream in {server} does not respond: it may be starting"))
+        })
     }
 
     /// The error for a write that nobody answered: there is no bucket, or it has no leader for the moment.
@@ -286,9 +249,4 @@ impl Bucket {
     fn senseless(&self, what: &str) -> StoreError {
         StoreError::unknown(format!("cannot understand the answer of {} to {what}", self.connections.address.server()))
     }
-}
-
-/// A time as the server writes it, in microseconds since 1970.
-pub fn micros_of(time: &str) -> Option<u64> {
-    u64::try_from(parse_rfc3339(time).ok()?.unix_timestamp_nanos() / 1000).ok()
 }

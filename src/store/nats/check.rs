@@ -4,11 +4,7 @@
 //! are held. A bucket in memory forgets them with its server. A missing permission
 //! shows only when it is needed, so the check tries each one.
 
-use super::Keys;
 use super::bucket::{Bucket, Info};
-use super::document::key_of;
-use crate::store::error::denied;
-use crate::store::lease_store::documents::Key;
 use crate::store::{ErrorKind, Finding, StoreError};
 use async_nats::jetstream::stream::{PersistenceMode, StorageType};
 
@@ -17,11 +13,8 @@ pub async fn identify(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
     let connection = bucket.connections.connection().await?;
     let version = connection.client.server_info().version;
     let mut findings = vec![Finding::good(format!("{} runs version {version}", connection.server))];
-    match bucket.info().await {
-        Ok(info) => match bucket.usable(&info.stream.config, false) {
-            Ok(()) => config(bucket, &info, &mut findings),
-            Err(wrong) => findings.push(Finding::bad(wrong.message)),
-        },
+    match bucket.info().await.and_then(|info| bucket.usable(&info.stream.config, false).map(|()| info)) {
+        Ok(info) => findings.extend(config(bucket, &info)),
         // The trial of what this user may do names it.
         Err(error) if error.kind == ErrorKind::Denied => {}
         Err(error) if error.kind == ErrorKind::Misconfigured => findings.push(Finding::bad(error.message)),
@@ -30,7 +23,7 @@ pub async fn identify(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
     Ok(findings)
 }
 
-fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
+fn config(bucket: &Bucket, info: &Info) -> Vec<Finding> {
     let config = &info.stream.config;
     let replicas = config.num_replicas;
     let doubts = [
@@ -57,14 +50,7 @@ fn config(bucket: &Bucket, info: &Info, findings: &mut Vec<Finding>) {
     let doubts = doubts.iter().filter(|(is_so, _)| *is_so);
     let doubts: Vec<_> = doubts.map(|(_, doubt)| Finding::doubtful(format!("bucket {name} {doubt}"))).collect();
     if doubts.is_empty() {
-        findings.push(Finding::good(format!("bucket {name} uses file storage, replicas: {replicas}")));
+        return vec![Finding::good(format!("bucket {name} uses file storage, replicas: {replicas}"))];
     }
-    findings.extend(doubts);
-}
-
-/// Tries what an election needs besides documents: a push of the marker, which is there.
-pub async fn findings(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
-    let hear =
-        async { keys.bucket.consume(&[key_of(Key::Marker)]).await?.next_within(keys.bucket.connections.bound).await };
-    Ok(denied(hear.await.map(drop))?.map(Finding::bad).into_iter().collect())
+    doubts
 }

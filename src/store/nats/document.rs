@@ -26,6 +26,10 @@ use serde::{Deserialize, Serialize};
 const HEADER: &str = "Leaderrun";
 const FORMAT: u64 = 1;
 
+/// How a message says that a key was deleted.
+pub const OPERATION: &str = "KV-Operation";
+pub const DELETION: &str = "DEL";
+
 const SHARD: &str = "=shard.";
 const LED: &str = "=led.";
 const NOTE: &str = "=note.";
@@ -109,7 +113,7 @@ pub fn stored_millis(message: &StreamMessage) -> u64 {
 
 /// Whether the message only says that the key was deleted, or that the server forgot it.
 pub fn is_deletion(headers: &HeaderMap) -> bool {
-    headers.get("KV-Operation").is_some_and(|operation| ["DEL", "PURGE"].contains(&operation.as_str()))
+    headers.get(OPERATION).is_some_and(|operation| [DELETION, "PURGE"].contains(&operation.as_str()))
         || headers.get("Nats-Marker-Reason").is_some()
 }
 

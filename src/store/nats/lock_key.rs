@@ -16,8 +16,8 @@
 //! - Several renewals may be under way. One follows the other here: each names the revision that the last one made.
 //! - A renewal that arrives after the release must not take the key again.
 
-use super::bucket::{Bucket, Info};
-use super::document::is_deletion;
+use super::bucket::Bucket;
+use super::document::{DELETION, OPERATION, is_deletion, stored_millis};
 use crate::lease::{Candidate, Session, Term, show};
 use crate::store::error::in_short;
 use crate::store::foreign_lock::{self, ForeignLock, Hold};
@@ -25,7 +25,6 @@ use crate::store::{Holder, StoreError};
 use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
-use serde::Deserialize;
 use serde_json::Value;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -92,11 +91,14 @@ impl LockKey {
     async fn holder_of(&self, message: &StreamMessage) -> Result<Holder, StoreError> {
         let info = self.bucket.info().await?;
         let lasts = match info.stream.config.max_age {
-            Duration::ZERO => message.headers.get("Nats-TTL").and_then(|lasts| seconds(lasts.as_str())),
+            // Whole seconds, or a number with a unit, or "never".
+            Duration::ZERO => message.headers.get("Nats-TTL").and_then(|lasts| {
+                let seconds = lasts.as_str().parse().map(Duration::from_secs).ok();
+                seconds.or_else(|| humantime::parse_duration(lasts.as_str()).ok())
+            }),
             age => Some(age),
         };
-        let stored = u64::try_from(message.time.unix_timestamp_nanos() / 1000).unwrap_or(0);
-        let age = Duration::from_micros(info.micros.saturating_sub(stored));
+        let age = Duration::from_millis(info.millis.saturating_sub(stored_millis(message)));
         Ok(Holder {
             expires_in: lasts.map(|lasts| lasts.saturating_sub(age)),
             renewed_ago: Some(age),
@@ -121,7 +123,8 @@ impl LockKey {
     ///
     /// # Errors
     /// It would end too soon, or never, or the bucket cannot be relied on.
-    fn max_age(&self, info: &Info, lease: Duration) -> Result<Duration, StoreError> {
+    async fn max_age(&self, lease: Duration) -> Result<Duration, StoreError> {
+        let info = self.bucket.info().await?;
         let (name, config) = (&self.bucket.name, &info.stream.config);
         self.bucket.usable(config, true)?;
         let shortest = lease + info.slack();
@@ -165,7 +168,7 @@ impl ForeignLock for LockKey {
     async fn take(&self, candidate: &Candidate, term: Term, again: bool) -> Result<Hold, StoreError> {
         let mut state = self.state.lock().await;
         if !again {
-            let max_age = self.max_age(&self.bucket.info().await?, candidate.lease)?;
+            let max_age = self.max_age(candidate.lease).await?;
             *state = State { started: wall_clock_millis(), max_age, ..State::default() };
         }
         let mut headers = HeaderMap::new();
@@ -176,23 +179,21 @@ impl ForeignLock for LockKey {
         }
         let mut known = state.held;
         for _ in 0..MOST_ATTEMPTS {
-            let revision = match known.take() {
-                Some(revision) => revision,
-                None => match self.look().await? {
-                    (Some(message), revision) if is_of(&message, &candidate.session) => revision,
-                    (Some(message), _) => {
-                        state.lost = again;
-                        let holder = self.holder_of(&message).await?;
-                        // A leader has lost it in any case.
-                        let holder = if again { holder } else { self.that_ends(holder)? };
-                        return Ok(Hold::Taken(holder));
-                    }
-                    (None, _) if again && state.held.is_none() => return Ok(Hold::Lost),
-                    (None, revision) => {
-                        state.lost = again;
-                        revision
-                    }
-                },
+            let revision = if let Some(revision) = known.take() {
+                revision
+            } else {
+                let (stands, revision) = self.look().await?;
+                if stands.is_none() && again && state.held.is_none() {
+                    return Ok(Hold::Lost);
+                }
+                let is_own = stands.as_ref().is_some_and(|message| is_of(message, &candidate.session));
+                state.lost |= again && !is_own;
+                if let Some(message) = stands.filter(|_| !is_own) {
+                    let holder = self.holder_of(&message).await?;
+                    // A leader has lost it in any case.
+                    return Ok(Hold::Taken(if again { holder } else { self.that_ends(holder)? }));
+                }
+                revision
             };
             let record = record(candidate, term, state.started, lasts);
             // None: another process wrote in between.
@@ -206,16 +207,14 @@ impl ForeignLock for LockKey {
 
     async fn let_go(&self, candidate: &Candidate, _term: Term) -> Result<(), StoreError> {
         let mut state = self.state.lock().await;
-        let mut known = state.held.take();
+        state.held = None;
+        let mut deleted = HeaderMap::new();
+        deleted.insert(OPERATION, DELETION);
         for _ in 0..MOST_ATTEMPTS {
-            let revision = match known.take() {
-                Some(revision) => revision,
-                None => match self.look().await? {
-                    (Some(message), revision) if is_of(&message, &candidate.session) => revision,
-                    _ => break,
-                },
-            };
-            if self.bucket.delete(&self.key, HeaderMap::new(), Some(revision)).await?.is_some() {
+            let (Some(message), revision) = self.look().await? else { break };
+            if !is_of(&message, &candidate.session)
+                || self.bucket.put(&self.key, deleted.clone(), "", Some(revision)).await?.is_some()
+            {
                 break;
             }
         }
@@ -223,7 +222,7 @@ impl ForeignLock for LockKey {
     }
 
     async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
-        self.max_age(&self.bucket.info().await?, Duration::ZERO)?;
+        self.max_age(Duration::ZERO).await?;
         let holder = self.holder(None).await?;
         self.bucket.put(&self.key, HeaderMap::new(), "", Some(NO_REVISION)).await?;
         Ok(holder)
@@ -231,16 +230,7 @@ impl ForeignLock for LockKey {
 }
 
 fn is_of(message: &StreamMessage, session: &Session) -> bool {
-    #[derive(Deserialize)]
-    struct Ours {
-        session: Session,
-    }
-    serde_json::from_slice::<Ours>(&message.payload).is_ok_and(|ours| ours.session == *session)
-}
-
-/// A time to live, as a number of seconds or with a unit. None for "never".
-fn seconds(text: &str) -> Option<Duration> {
-    text.parse().map(Duration::from_secs).ok().or_else(|| humantime::parse_duration(text).ok())
+    serde_json::from_slice::<Value>(&message.payload).is_ok_and(|record| record["session"] == session.as_str())
 }
 
 /// What a leader record, or a name by itself, says of its writer.

@@ -1,17 +1,16 @@
 //! `leaderctl store init`: makes the bucket.
 
-use super::bucket::{Bucket, micros_of};
+use super::bucket::Bucket;
 use crate::store::{ErrorKind, StoreError};
-use crate::time::wall_clock_millis;
+use crate::time::{millis_of_rfc3339, wall_clock_millis};
 use async_nats::HeaderMap;
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::stream::{self, DiscardPolicy};
 use serde_json::{Value, json};
-use std::time::Duration;
 
 /// Makes the bucket if it is missing, and has its revisions begin with the time when it is made.
 pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
-    let made = bucket.find().await?.is_none() && create(bucket).await?;
+    let found = bucket.ask::<Value>("STREAM.INFO", &json!({}), Some(ErrorCode::STREAM_NOT_FOUND)).await?;
+    let made = found.is_none() && create(bucket).await?;
     let mut info = bucket.info().await?;
     bucket.usable(&info.stream.config, false)?;
     let place = bucket.place();
@@ -25,7 +24,7 @@ pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
         // that is not reached yet moves the next message there.
         match bucket.demand::<Value>("STREAM.PURGE", &json!({ "seq": info.created_micros() })).await.map(drop) {
             Ok(()) => info = bucket.info().await?,
-            Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => {
+            Err(error) if error.kind.is_final() => {
                 lines.push(format!("its revisions begin with a low number: {error}"));
             }
             Err(error) => return Err(error),
@@ -39,24 +38,24 @@ pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
 
 /// Makes the bucket as `nats kv add` does. False if another process has just made it.
 async fn create(bucket: &Bucket) -> Result<bool, StoreError> {
-    let config = stream::Config {
-        name: bucket.stream(),
-        subjects: vec![bucket.subject(">")],
-        discard: DiscardPolicy::New,
-        num_replicas: bucket.connections.address.replicas.into(),
-        max_messages_per_subject: 1,
-        max_consumers: -1,
-        max_messages: -1,
-        max_bytes: -1,
-        duplicate_window: Duration::from_mins(2),
-        deny_delete: true,
-        allow_rollup: true,
-        allow_direct: true,
-        allow_message_ttl: bucket.connections.connection().await?.is_of_version((2, 11)),
-        first_sequence: Some(time_of_birth(bucket).await?),
-        ..stream::Config::default()
-    };
-    let config = serde_json::to_value(config).expect("it is plain data");
+    let config = json!({
+        "name": bucket.stream(),
+        "subjects": [bucket.subject(">")],
+        "storage": "file",
+        "retention": "limits",
+        "discard": "new",
+        "num_replicas": bucket.connections.address.replicas,
+        "max_msgs_per_subject": 1,
+        "max_consumers": -1,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "duplicate_window": 120_000_000_000_u64,
+        "deny_delete": true,
+        "allow_rollup_hdrs": true,
+        "allow_direct": true,
+        "allow_msg_ttl": bucket.connections.connection().await?.is_of_version((2, 11)),
+        "first_seq": time_of_birth(bucket).await?,
+    });
     let made = bucket.ask::<Value>("STREAM.CREATE", &config, Some(ErrorCode::STREAM_NAME_EXIST)).await?;
     Ok(made.is_some())
 }
@@ -69,6 +68,6 @@ async fn time_of_birth(bucket: &Bucket) -> Result<u64, StoreError> {
         told => told?.0,
     };
     let told = told.and_then(|message| serde_json::from_slice::<Value>(&message.payload).ok());
-    let micros = told.and_then(|told| micros_of(told["server"]["time"].as_str()?));
-    Ok(micros.unwrap_or_else(|| wall_clock_millis() * 1000))
+    let millis = told.and_then(|told| millis_of_rfc3339(told["server"]["time"].as_str()?));
+    Ok(millis.unwrap_or_else(wall_clock_millis) * 1000)
 }
