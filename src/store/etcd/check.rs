@@ -5,7 +5,7 @@
 
 use super::Keys;
 use super::proto::{Nothing, STATUS, StatusResponse};
-use crate::store::{ErrorKind, Finding, StoreError};
+use crate::store::{Finding, StoreError};
 
 pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
     let (mut findings, mut clusters, mut unreachable) = (Vec::new(), Vec::new(), Vec::new());
@@ -19,7 +19,7 @@ pub async fn identify(keys: &Keys) -> Result<Vec<Finding>, StoreError> {
                 clusters.push(status.header.as_ref().map_or(0, |header| header.cluster_id));
                 findings.extend(check_status(&server.to_string(), &status));
             }
-            Err(error) if matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => return Err(error),
+            Err(error) if error.kind.is_final() => return Err(error),
             Err(error) => unreachable.push(error),
         }
     }
