@@ -76,8 +76,7 @@ impl Keys {
     /// Asks about the bucket, and what time it is.
     async fn learn(&self) -> Result<Arc<Info>, StoreError> {
         let sent = BootInstant::now();
-        let info = Arc::new(self.bucket.info().await?);
-        self.bucket.usable(&info.stream.config, false)?;
+        let info = Arc::new(self.bucket.info(false).await?);
         self.clock.lock().sample_within(info.millis, info.slack(), sent, BootInstant::now());
         *self.known.lock() = Some(Arc::clone(&info));
         Ok(info)
@@ -182,7 +181,7 @@ impl Documents for Keys {
             let mut brought = BTreeMap::new();
             let mut pushed = self.bucket.consume(&document::filters(list)).await?;
             while pushed.pending > 0 {
-                let message = pushed.next_within(self.bucket.connections.bound).await?;
+                let message = pushed.next_in_time().await?;
                 brought.insert(self.key_in(&message).to_owned(), message);
                 allowance::listed(brought.len(), &self.place())?;
             }
@@ -238,8 +237,7 @@ impl Documents for Keys {
 
     async fn findings(&self) -> Result<Vec<Finding>, StoreError> {
         // What an election needs besides documents: a push of the marker, which is there.
-        let (marker, bound) = ([document::key_of(Key::Marker)], self.bucket.connections.bound);
-        let hear = async { self.bucket.consume(&marker).await?.next_within(bound).await };
+        let hear = async { self.bucket.consume(&[document::key_of(Key::Marker)]).await?.next_in_time().await };
         Ok(denied(hear.await.map(drop))?.map(Finding::bad).into_iter().collect())
     }
 }

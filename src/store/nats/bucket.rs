@@ -87,8 +87,34 @@ impl Bucket {
         format!("bucket {} in {}", self.name, self.connections.address.server())
     }
 
-    pub async fn info(&self) -> Result<Info, StoreError> {
-        self.demand("STREAM.INFO", &json!({})).await
+    /// # Errors
+    /// No lease can rely on this bucket; or no lock, which the bucket may forget after a while (`may_forget`).
+    pub async fn info(&self, may_forget: bool) -> Result<Info, StoreError> {
+        let info: Info = self.demand("STREAM.INFO", &json!({})).await?;
+        let config = &info.stream.config;
+        let subjects = self.subject(">");
+        let is_limited = config.max_messages > 0 || config.max_bytes > 0;
+        // A mirror has no subjects.
+        let wrong = if !config.subjects.contains(&subjects) {
+            format!("does not take the subjects {subjects}: it is not a key-value bucket: use another one")
+        } else if config.no_ack {
+            "does not acknowledge writes: turn no_ack off".to_owned()
+        } else if config.retention != RetentionPolicy::Limits {
+            "forgets what was read (its retention is not limits): use another one".to_owned()
+        } else if is_limited && config.discard != DiscardPolicy::New {
+            "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs and \
+             max_bytes"
+                .to_owned()
+        } else if !may_forget && !config.max_age.is_zero() {
+            format!(
+                "forgets its records after {}, and leases must not be forgotten: set its TTL (max_age) to 0, or name \
+                 another bucket than that of lock_key=",
+                show(config.max_age)
+            )
+        } else {
+            return Ok(info);
+        };
+        Err(StoreError::misconfigured(format!("{} {wrong}", self.place())))
     }
 
     /// What the key holds, or the mark of its deletion, from the leader of the stream.
@@ -141,34 +167,6 @@ impl Bucket {
             // A cluster may say this about a write that it has begun.
             Ok(Response::Err { error }) => Err(self.refused(&subject, &error).after_a_part()),
         }
-    }
-
-    /// # Errors
-    /// No lease can rely on this bucket; or no lock, which the bucket may forget after a while (`forgets`).
-    pub fn usable(&self, config: &stream::Config, forgets: bool) -> Result<(), StoreError> {
-        let subjects = self.subject(">");
-        let is_limited = config.max_messages > 0 || config.max_bytes > 0;
-        // A mirror has no subjects.
-        let wrong = if !config.subjects.contains(&subjects) {
-            format!("does not take the subjects {subjects}: it is not a key-value bucket: use another one")
-        } else if config.no_ack {
-            "does not acknowledge writes: turn no_ack off".to_owned()
-        } else if config.retention != RetentionPolicy::Limits {
-            "forgets what was read (its retention is not limits): use another one".to_owned()
-        } else if is_limited && config.discard != DiscardPolicy::New {
-            "drops old records when it is full, and so leases that are held: set discard to new, or remove max_msgs and \
-             max_bytes"
-                .to_owned()
-        } else if !forgets && !config.max_age.is_zero() {
-            format!(
-                "forgets its records after {}, and leases must not be forgotten: set its TTL (max_age) to 0, or name \
-                 another bucket than that of lock_key=",
-                show(config.max_age)
-            )
-        } else {
-            return Ok(());
-        };
-        Err(StoreError::misconfigured(format!("{} {wrong}", self.place())))
     }
 
     /// Sends a request about the stream to JetStream. None: it was refused with the code `none`.
@@ -235,7 +233,7 @@ impl Bucket {
 
     /// The error for a write that nobody answered: there is no bucket, or it has no leader for the moment.
     async fn why_nobody_responds(&self) -> StoreError {
-        match self.info().await {
+        match self.info(true).await {
             Ok(_) => StoreError::not_applied(format!(
                 "{} does not respond: it may be electing a leader, or not take the subjects of a bucket",
                 self.place()

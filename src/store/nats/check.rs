@@ -13,7 +13,7 @@ pub async fn identify(bucket: &Bucket) -> Result<Vec<Finding>, StoreError> {
     let connection = bucket.connections.connection().await?;
     let version = connection.client.server_info().version;
     let mut findings = vec![Finding::good(format!("{} runs version {version}", connection.server))];
-    match bucket.info().await.and_then(|info| bucket.usable(&info.stream.config, false).map(|()| info)) {
+    match bucket.info(false).await {
         Ok(info) => findings.extend(config(bucket, &info)),
         // The trial of what this user may do names it.
         Err(error) if error.kind == ErrorKind::Denied => {}

@@ -90,8 +90,9 @@ impl Pushed {
         }
     }
 
-    /// As [`Pushed::next`], within a time.
-    pub async fn next_within(&mut self, bound: Duration) -> Result<StreamMessage, StoreError> {
+    /// As [`Pushed::next`], within the time of a request.
+    pub async fn next_in_time(&mut self) -> Result<StreamMessage, StoreError> {
+        let bound = self.connections.bound;
         timeout(bound, self.next()).await.unwrap_or_else(|_| {
             Err(StoreError::unknown(format!("{} sent no message within {}", self.connection.server, show(bound))))
         })

@@ -88,8 +88,10 @@ impl LockKey {
         Ok((found.filter(|message| !is_deletion(&message.headers)), revision))
     }
 
-    async fn holder_of(&self, message: &StreamMessage) -> Result<Holder, StoreError> {
-        let info = self.bucket.info().await?;
+    /// # Errors
+    /// What it holds never ends. If it `was_ours`, it is lost in any case.
+    async fn holder_of(&self, message: &StreamMessage, was_ours: bool) -> Result<Holder, StoreError> {
+        let info = self.bucket.info(true).await?;
         let lasts = match info.stream.config.max_age {
             // Whole seconds, or a number with a unit, or "never".
             Duration::ZERO => message.headers.get("Nats-TTL").and_then(|lasts| {
@@ -98,6 +100,12 @@ impl LockKey {
             }),
             age => Some(age),
         };
+        if lasts.is_none() && !was_ours {
+            return Err(StoreError::misconfigured(format!(
+                "{} was written without a TTL, so nobody could take it after its holder died: delete it",
+                self.name()
+            )));
+        }
         let age = Duration::from_millis(info.millis.saturating_sub(stored_millis(message)));
         Ok(Holder {
             expires_in: lasts.map(|lasts| lasts.saturating_sub(age)),
@@ -107,26 +115,13 @@ impl LockKey {
         })
     }
 
-    /// # Errors
-    /// What another program holds never ends.
-    fn that_ends(&self, holder: Holder) -> Result<Holder, StoreError> {
-        if holder.expires_in.is_some() {
-            return Ok(holder);
-        }
-        Err(StoreError::misconfigured(format!(
-            "{} was written without a TTL, so nobody could take it after its holder died: delete it",
-            self.name()
-        )))
-    }
-
     /// After what time the bucket forgets the key. Zero: each message says when.
     ///
     /// # Errors
-    /// It would end too soon, or never, or the bucket cannot be relied on.
+    /// It would end too soon, or never.
     async fn max_age(&self, lease: Duration) -> Result<Duration, StoreError> {
-        let info = self.bucket.info().await?;
+        let info = self.bucket.info(true).await?;
         let (name, config) = (&self.bucket.name, &info.stream.config);
-        self.bucket.usable(config, true)?;
         let shortest = lease + info.slack();
         let lasts = config.max_age;
         if lasts.is_zero() && !config.allow_message_ttl {
@@ -157,11 +152,10 @@ impl ForeignLock for LockKey {
     }
 
     async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
-        match self.look().await?.0 {
-            Some(message) if !session.is_some_and(|session| is_of(&message, session)) => {
-                self.that_ends(self.holder_of(&message).await?).map(Some)
-            }
-            Some(_) | None => Ok(None),
+        let is_other = |message: &StreamMessage| !session.is_some_and(|session| is_of(message, session));
+        match self.look().await?.0.filter(is_other) {
+            Some(message) => self.holder_of(&message, false).await.map(Some),
+            None => Ok(None),
         }
     }
 
@@ -189,9 +183,7 @@ impl ForeignLock for LockKey {
                 let is_own = stands.as_ref().is_some_and(|message| is_of(message, &candidate.session));
                 state.lost |= again && !is_own;
                 if let Some(message) = stands.filter(|_| !is_own) {
-                    let holder = self.holder_of(&message).await?;
-                    // A leader has lost it in any case.
-                    return Ok(Hold::Taken(if again { holder } else { self.that_ends(holder)? }));
+                    return Ok(Hold::Taken(self.holder_of(&message, again).await?));
                 }
                 revision
             };

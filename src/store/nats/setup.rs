@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
     let found = bucket.ask::<Value>("STREAM.INFO", &json!({}), Some(ErrorCode::STREAM_NOT_FOUND)).await?;
     let made = found.is_none() && create(bucket).await?;
-    let mut info = bucket.info().await?;
-    bucket.usable(&info.stream.config, false)?;
+    let mut info = bucket.info(false).await?;
     let place = bucket.place();
     let mut lines = vec![if made {
         format!("created {place}, with file storage, replicas: {}", info.stream.config.num_replicas)
@@ -23,7 +22,7 @@ pub async fn prepare(bucket: &Bucket) -> Result<Vec<String>, StoreError> {
         // Makes revisions begin there after the bucket was made, on a server that stands alone: a purge up to a number
         // that is not reached yet moves the next message there.
         match bucket.demand::<Value>("STREAM.PURGE", &json!({ "seq": info.created_micros() })).await.map(drop) {
-            Ok(()) => info = bucket.info().await?,
+            Ok(()) => info = bucket.info(false).await?,
             Err(error) if error.kind.is_final() => {
                 lines.push(format!("its revisions begin with a low number: {error}"));
             }
