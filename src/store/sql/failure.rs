@@ -51,12 +51,7 @@ impl From<io::Error> for Trouble {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    // Of a login.
-    NoDatabase,
-    WantsTls,
-    NotLetIn,
-    TakesNone,
-    // Of a transaction, which was rolled back.
+    // The transaction was rolled back.
     Denied,
     NoTable,
     NoWrites,
@@ -70,7 +65,7 @@ pub enum Meaning {
     Kept,
     /// The table has other columns, or takes other values, than ours.
     AnotherTable,
-    // Of a transaction that may have been committed.
+    // It may have been committed.
     Lost,
     Unknown,
 }
@@ -108,41 +103,61 @@ impl Site {
 
     /// The failure of a request, whose last statement commits it.
     pub fn unanswered(&self, trouble: Trouble) -> Failure {
-        let (meaning, message) = match trouble {
+        let (meaning, error) = match trouble {
             Trouble::Lost(error) => {
                 let lost = || format!("the connection to {} broke: {}", self.server, innermost(&*error));
                 let message = self.endless(&*error).unwrap_or_else(lost);
-                return Failure { meaning: Meaning::Lost, error: StoreError::unknown(message).because(&*error) };
+                (Meaning::Lost, StoreError::unknown(message).because(&*error))
             }
-            Trouble::Garbled | Trouble::Unproven(_) => {
-                return Failure { meaning: Meaning::Lost, error: StoreError::unknown(self.not_understood()) };
-            }
-            Trouble::Unfit(error) => return error.into(),
-            Trouble::Said { message, is_final: true, .. } => (Meaning::Lost, message),
-            Trouble::Said { code, message, .. } => match of_a_transaction(self.dialect, &code) {
-                Meaning::Unknown => (Meaning::Unknown, format!("error {code}: {message}")),
-                meaning => (meaning, message),
+            Trouble::Garbled | Trouble::Unproven(_) => (Meaning::Lost, StoreError::unknown(self.not_understood())),
+            Trouble::Unfit(error) => (Meaning::Unknown, error),
+            Trouble::Said { message, is_final: true, .. } => (Meaning::Lost, self.explained(Meaning::Lost, &message)),
+            Trouble::Said { code, message, .. } => match Meaning::of(self.dialect, &code) {
+                Meaning::Unknown => {
+                    (Meaning::Unknown, self.explained(Meaning::Unknown, &format!("error {code}: {message}")))
+                }
+                meaning => (meaning, self.explained(meaning, &message)),
             },
         };
-        Failure { meaning, error: self.explained(meaning, &message) }
+        Failure { meaning, error }
     }
 
+    /// The failure of a login: no request was sent.
     pub fn unconnected(&self, trouble: Trouble) -> StoreError {
-        let Self { dialect, server, user, .. } = self;
-        match trouble {
+        let Self { dialect, server, user, database, .. } = self;
+        let (code, message) = match trouble {
             Trouble::Lost(error) => {
-                dialect.words().tls.failure(server, &*error).unwrap_or_else(|| self.unreachable(&*error))
+                let of_tls = dialect.words().tls.failure(server, &*error);
+                return of_tls.unwrap_or_else(|| self.unreachable(&*error));
             }
-            Trouble::Garbled => StoreError::not_applied(self.not_understood()),
+            Trouble::Garbled => return StoreError::not_applied(self.not_understood()),
             Trouble::Unproven(method) => {
                 let known = dialect.words().logins;
-                StoreError::misconfigured(format!(
+                return StoreError::misconfigured(format!(
                     "{server} asks user {user} for a login method that leaderrun does not support ({}): {known}",
                     in_short(&method)
-                ))
+                ));
             }
-            Trouble::Unfit(error) => error,
-            Trouble::Said { code, message, .. } => self.explained(of_a_login(*dialect, &code, &message), &message),
+            Trouble::Unfit(error) => return error,
+            Trouble::Said { code, message, .. } => (code, in_short(&message)),
+        };
+        let is_denied = match dialect {
+            // PgBouncer has one code for everything, 08P01.
+            Dialect::Postgres if message.contains("password") || message.contains("auth") => true,
+            Dialect::Postgres => code == "42501" || code.starts_with("28"),
+            Dialect::MySql => {
+                ["1044", "1045", "1130", "1698", "1820", "1862", "3118", "3955", "4151"].contains(&code.as_str())
+            }
+        };
+        match (dialect, code.as_str()) {
+            (Dialect::Postgres, "3D000") | (Dialect::MySql, "1049") => {
+                StoreError::misconfigured(format!("no database {database} in {server}: name another, or create it"))
+            }
+            (Dialect::MySql, "3159") => {
+                StoreError::misconfigured(format!("{server} requires TLS ({message}): set ssl-mode=REQUIRED"))
+            }
+            _ if is_denied => StoreError::denied(format!("{server} rejected the login of user {user}: {message}")),
+            _ => StoreError::not_applied(format!("{server} does not take connections: {message}")),
         }
     }
 
@@ -150,14 +165,6 @@ impl Site {
         let Self { server, user, database, table, .. } = self;
         let message = in_short(message);
         match meaning {
-            Meaning::NoDatabase => {
-                StoreError::misconfigured(format!("no database {database} in {server}: name another, or create it"))
-            }
-            Meaning::WantsTls => {
-                StoreError::misconfigured(format!("{server} requires TLS ({message}): set ssl-mode=REQUIRED"))
-            }
-            Meaning::NotLetIn => StoreError::denied(format!("{server} rejected the login of user {user}: {message}")),
-            Meaning::TakesNone => StoreError::not_applied(format!("{server} does not take connections: {message}")),
             Meaning::Denied => {
                 let grant = self.grant(user);
                 StoreError::denied(format!("{server} denied user {user} what it needs: {grant} ({message})"))
@@ -217,68 +224,52 @@ impl Site {
     }
 }
 
-fn of_a_login(dialect: Dialect, code: &str, message: &str) -> Meaning {
-    match dialect {
-        Dialect::Postgres => match code {
-            "3D000" => Meaning::NoDatabase,
-            code if code == "42501" || code.starts_with("28") => Meaning::NotLetIn,
-            // PgBouncer has one code for everything, 08P01.
-            _ if message.contains("password") || message.contains("auth") => Meaning::NotLetIn,
-            _ => Meaning::TakesNone,
-        },
-        Dialect::MySql => match code.parse().unwrap_or_default() {
-            1049 => Meaning::NoDatabase,
-            1044 | 1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 3955 | 4151 => Meaning::NotLetIn,
-            1290 | 1792 | 1836 => Meaning::NoWrites,
-            3159 => Meaning::WantsTls,
-            _ => Meaning::TakesNone,
-        },
-    }
-}
-
 /// MySQL's errors of columns, keys, checks, triggers, or a view in the table's place.
 const ANOTHER_TABLE: [u16; 34] = [
     1048, 1054, 1062, 1109, 1110, 1136, 1138, 1169, 1216, 1217, 1264, 1265, 1266, 1267, 1271, 1288, 1292, 1347, 1348,
     1356, 1364, 1366, 1369, 1393, 1394, 1406, 1442, 1451, 1452, 1471, 1690, 3105, 3819, 4025,
 ];
 
-fn of_a_transaction(dialect: Dialect, code: &str) -> Meaning {
-    match dialect {
-        Dialect::Postgres => match code {
-            "42501" => Meaning::Denied,
-            "42P01" | "3F000" => Meaning::NoTable,
-            "42P06" | "42P07" | "42710" | "23505" => Meaning::IsThere,
-            "25006" => Meaning::NoWrites,
-            "55P03" | "57014" => Meaning::Locked,
-            code => match code.get(..2) {
-                // Out of room, shutting down, deadlocked.
-                Some("40" | "53" | "54" | "55" | "57" | "58" | "XX") => Meaning::Passing,
-                // The table's columns, keys, checks, triggers, or a view in its place.
-                Some("0A" | "21" | "22" | "23" | "27" | "42" | "44" | "P0") => Meaning::AnotherTable,
-                // A pooler has codes of its own, as for a server that it has lost.
-                _ => Meaning::Unknown,
+impl Meaning {
+    /// Of an error that the server reported for a statement.
+    fn of(dialect: Dialect, code: &str) -> Self {
+        match dialect {
+            Dialect::Postgres => match code {
+                "42501" => Self::Denied,
+                "42P01" | "3F000" => Self::NoTable,
+                "42P06" | "42P07" | "42710" | "23505" => Self::IsThere,
+                "25006" => Self::NoWrites,
+                "55P03" | "57014" => Self::Locked,
+                code => match code.get(..2) {
+                    // Out of room, shutting down, deadlocked.
+                    Some("40" | "53" | "54" | "55" | "57" | "58" | "XX") => Self::Passing,
+                    // The table's columns, keys, checks, triggers, or a view in its place.
+                    Some("0A" | "21" | "22" | "23" | "27" | "42" | "44" | "P0") => Self::AnotherTable,
+                    // A pooler has codes of its own, as for a server that it has lost.
+                    _ => Self::Unknown,
+                },
             },
-        },
-        Dialect::MySql => match code.parse().unwrap_or_default() {
-            // Of a database, a table, a column, a routine; of an operation; of a trigger, while there is a binary log.
-            1044 | 1142 | 1143 | 1227 | 1370 | 1419 => Meaning::Denied,
-            1049 | 1146 => Meaning::NoTable,
-            1050 | 1359 => Meaning::IsThere,
-            1644 => Meaning::Kept,
-            1290 | 1792 | 1836 => Meaning::NoWrites,
-            1205 | 1969 | 3024 | 3572 => Meaning::Locked,
-            1020 | 1213 | 3101 => Meaning::Overtaken,
-            // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a
-            // user asks in an hour.
-            1021 | 1030 | 1037 | 1040 | 1041 | 1047 | 1114 | 1135 | 1203 | 1206 | 1226 | 1637 | 3100 => {
-                Meaning::Passing
-            }
-            number if ANOTHER_TABLE.contains(&number) => Meaning::AnotherTable,
-            // The server ends the session, or the statement was killed: shutdown, KILL, idle for too long, bad packets.
-            1053 | 1152..=1161 | 1180 | 1184 | 1317 | 1927 | 4031 => Meaning::Lost,
-            // Codes of a proxy, which may have passed the statement on, or of a later version of the server.
-            _ => Meaning::Unknown,
-        },
+            Dialect::MySql => match code.parse().unwrap_or_default() {
+                // Of a database, a table, a column, a routine; of an operation; of a trigger, while there is a binary log.
+                1044 | 1142 | 1143 | 1227 | 1370 | 1419 => Self::Denied,
+                1049 | 1146 => Self::NoTable,
+                1050 | 1359 => Self::IsThere,
+                1644 => Self::Kept,
+                1290 | 1792 | 1836 => Self::NoWrites,
+                1205 | 1969 | 3024 | 3572 => Self::Locked,
+                1020 | 1213 | 3101 => Self::Overtaken,
+                // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a
+                // user asks in an hour.
+                1021 | 1030 | 1037 | 1040 | 1041 | 1047 | 1114 | 1135 | 1203 | 1206 | 1226 | 1637 | 3100 => {
+                    Self::Passing
+                }
+                number if ANOTHER_TABLE.contains(&number) => Self::AnotherTable,
+                // The server ends the session, or the statement was killed: shutdown, KILL, idle for too long, bad packets.
+                1053 | 1152..=1161 | 1180 | 1184 | 1317 | 1927 | 4031 => Self::Lost,
+                // Codes of a proxy, which may have passed the statement on, or of a later version of the server.
+                _ => Self::Unknown,
+            },
+        }
     }
 }
 
