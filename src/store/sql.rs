@@ -39,14 +39,17 @@ use super::lease_store::documents::{
 };
 use super::server_clock::Clock;
 use super::{Finding, StoreError};
+use crate::lease;
 use crate::time::BootInstant;
 use client::{Cells, Connection};
 use parking_lot::Mutex;
 use server::Server;
 use statements::{LIST_PAGE, Row, Spot};
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::sleep;
 
 /// How many documents one request reads: the longest notes must fit into `allowance`.
 const PAGE: usize = 100;
@@ -60,11 +63,13 @@ pub struct Rows<C: Connection> {
     server: Arc<Server<C>>,
     lock: Option<Box<dyn ForeignLock>>,
     clock: Mutex<Clock>,
+    /// The warning that no notification arrives was given.
+    warned: Once,
 }
 
 impl<C: Connection> Rows<C> {
     fn new(server: Arc<Server<C>>, lock: Option<Box<dyn ForeignLock>>) -> Self {
-        Self { server, lock, clock: Mutex::default() }
+        Self { server, lock, clock: Mutex::default(), warned: Once::new() }
     }
 
     /// At least one row.
@@ -120,8 +125,7 @@ impl<C: Connection> Documents for Rows<C> {
             // A proxy may send looks to two nodes in turn.
             Dialect::MySql => Marking::ByWriters,
         };
-        // A request that finds the shared connection in use makes another one, and closes it afterwards.
-        Properties { marking, concurrency: 2, ..Properties::default() }
+        Properties { marking, ..Properties::default() }
     }
 
     fn lock(&self) -> Option<&dyn ForeignLock> {
@@ -192,14 +196,33 @@ impl<C: Connection> Documents for Rows<C> {
     async fn watch(&self, keys: &[Key<'_>], each: &mut EachSeen<'_>) -> Result<(), StoreError> {
         let shards: Vec<String> = keys.iter().map(|&key| Spot::of(key).shard).collect();
         let mut news = C::subscribe(&self.server).await?;
+        if news.is_none() && self.server.statements.dialect == Dialect::Postgres {
+            self.warned.call_once(|| {
+                tracing::warn!(
+                    "{} does not pass on notifications, as a pooler in transaction mode does not: a release is seen up to \
+                     {} later",
+                    self.place(),
+                    lease::show(C::POLL)
+                );
+            });
+        }
         loop {
             for (index, found) in self.get(keys, false).await?.into_iter().enumerate() {
                 if each(index, found).is_break() {
                     return Ok(());
                 }
             }
-            if !news.wait(&shards).await {
-                return Ok(());
+            let Some(news) = &mut news else {
+                sleep(C::POLL).await;
+                continue;
+            };
+            loop {
+                match news.recv().await {
+                    Ok(shard) if shards.iter().all(|of| **of != *shard) => {}
+                    // Lagged: more came than the inbox holds.
+                    Ok(_) | Err(RecvError::Lagged(_)) => break,
+                    Err(RecvError::Closed) => return Ok(()),
+                }
             }
         }
     }

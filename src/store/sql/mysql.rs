@@ -2,23 +2,24 @@
 //!
 //! The hazards:
 //!
-//! - The library cannot go on after a request that was given up in the middle. So one request uses a connection at a
-//!   time, and if it is given up, the connection is closed.
+//! - The library cannot go on after a request that was given up in the middle. So requests wait for each other, and one
+//!   that is given up closes the connection.
 //! - A request that failed in the middle leaves its transaction open, and the next one would commit what it wrote. So
 //!   each request begins with a ROLLBACK.
 
 mod relay;
 
 use super::address::Address;
-use super::client::{self, Cells, News};
+use super::client::{self, Cells};
 use super::failure::{Failure, Meaning, Site, Trouble};
 use super::server::Server;
-use super::statements::{IS_GALERA, LIST_PAGE};
+use super::statements::LIST_PAGE;
 use super::{Rows, patience};
 use crate::store::StoreError;
 use crate::store::error::in_short;
 use crate::store::socket::{Place, Socket};
 use crate::store::url::Secret;
+use futures_util::FutureExt as _;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, DriverError, Error, IoError, OptsBuilder, Row, Value};
 use relay::{Door, Greeted};
@@ -29,14 +30,19 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-/// How often a standby looks, because MySQL has no notifications.
-const POLL: Duration = Duration::from_millis(500);
 /// After this silence, in seconds, the server ends a session: our host may be gone.
-const IDLE: u64 = 120;
+const IDLE: usize = 120;
 /// More than an answer has: short rows take more memory here than in a packet.
 const MOST_ROWS: usize = 2 * LIST_PAGE;
 /// Set, like `wait_timeout`, because the library would ask the server for both.
 const LONGEST_PACKET: usize = 1 << 24;
+/// How the library's socket fails once its other end is gone.
+const ENDED: [io::ErrorKind; 4] = [
+    io::ErrorKind::BrokenPipe,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::NotConnected,
+    io::ErrorKind::UnexpectedEof,
+];
 
 pub fn open(address: &Address, request_timeout: Duration) -> Result<Rows<Connection>, StoreError> {
     Ok(Rows::new(Arc::new(Server::new(address, request_timeout)?), None))
@@ -45,13 +51,14 @@ pub fn open(address: &Address, request_timeout: Duration) -> Result<Rows<Connect
 type Relay = Pin<Box<dyn Future<Output = Trouble> + Send + Sync>>;
 
 pub struct Connection {
-    /// The library, and what passes its bytes on while a request is under way.
-    client: Mutex<(Conn, Relay)>,
+    /// The library, and what passes its bytes on while a request is under way. None after one that was given up.
+    client: Mutex<Option<(Conn, Relay)>>,
     site: Site,
 }
 
 #[async_trait::async_trait]
 impl client::Connection for Connection {
+    const POLL: Duration = Duration::from_millis(500);
     const TAKES_SEVERAL: bool = false;
 
     async fn begin(server: &Server<Self>, site: Site, place: &Place, socket: Socket) -> Result<Self, StoreError> {
@@ -69,23 +76,23 @@ impl client::Connection for Connection {
             .pass(password.as_ref().map(Secret::expose))
             .db_name(Some(address.database.as_str()))
             .max_allowed_packet(Some(LONGEST_PACKET))
-            .wait_timeout(Some(usize::try_from(IDLE).unwrap_or(usize::MAX)))
+            .wait_timeout(Some(IDLE))
             .stmt_cache_size(0);
-        let mut relay: Relay = Box::pin(greeted.relay(door, tls, site.clone()));
+        // Once it has ended, only the library tells so.
+        let mut relay: Relay = Box::pin(greeted.relay(door, tls, site.clone()).fuse());
         let library = async { Ok(Conn::new(options).await?) };
         let library = passing(&mut relay, library).await.map_err(|trouble| site.unconnected(trouble))?;
-        let client = Mutex::new((library, relay));
-        let connection = Self { client, site };
+        let connection = Self { client: Mutex::new(Some((library, relay))), site };
         connection.greet(server).await?;
         Ok(connection)
     }
 
-    async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
-        self.ask(&format!("ROLLBACK; START TRANSACTION READ WRITE; {statements}; COMMIT")).await
+    fn is_open(&self) -> bool {
+        self.client.try_lock().map_or(true, |client| client.is_some())
     }
 
-    async fn subscribe(_: &Server<Self>) -> Result<News, StoreError> {
-        Ok(News { inbox: None, patience: POLL })
+    async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
+        self.ask(&format!("ROLLBACK; START TRANSACTION READ WRITE; {statements}; COMMIT")).await
     }
 }
 
@@ -99,11 +106,11 @@ impl Connection {
             "SET SESSION autocommit = 1, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', \
              innodb_lock_wait_timeout = {patience}, lock_wait_timeout = {patience}, wait_timeout = {IDLE} \
              /*M!100000 , max_statement_time = {patience} */; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
-             SELECT CONCAT(@@global.read_only), {IS_GALERA}, (SELECT MAX(COALESCE(i.engine, i.table_type)) \
+             SELECT CONCAT(@@global.read_only), (SELECT MAX(COALESCE(i.engine, i.table_type)) \
              FROM information_schema.tables AS i WHERE {is_table})"
         );
         let rows = self.ask(&statements).await.map_err(|failure| self.site.unusable(&failure))?;
-        let [Some(read_only), Some(is_galera), engine] = rows.first().map(Vec::as_slice).unwrap_or_default() else {
+        let [Some(read_only), engine] = rows.first().map(Vec::as_slice).unwrap_or_default() else {
             return Err(self.site.unconnected(Trouble::Garbled));
         };
         if !matches!(read_only.as_str(), "0" | "OFF") {
@@ -117,17 +124,18 @@ impl Connection {
                 in_short(engine)
             )));
         }
-        if is_galera != "0" {
-            // A look must show what another node has confirmed.
-            let synced = self.ask("SET SESSION wsrep_sync_wait = 1").await;
-            synced.map_err(|failure| self.site.unusable(&failure))?;
-        }
+        // In a Galera cluster, a look must show what another node has confirmed. Other servers do not know this.
+        let _ = self.ask("SET SESSION wsrep_sync_wait = 1").await;
         Ok(())
     }
 
     async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
-        let (library, relay) = &mut *self.client.lock().await;
-        let answer = passing(relay, answers(library, statements)).await;
+        let mut client = self.client.lock().await;
+        let Some((mut library, mut relay)) = client.take() else { return Err(self.site.unanswered(closed())) };
+        let answer = passing(&mut relay, answers(&mut library, statements)).await;
+        if matches!(answer, Ok(_) | Err(Trouble::Said { .. })) {
+            *client = Some((library, relay));
+        }
         answer.map_err(|trouble| self.site.unanswered(trouble))
     }
 }
@@ -174,18 +182,12 @@ impl From<Error> for Trouble {
         match error {
             Error::Server(said) => Self::Said { code: said.code.to_string(), message: said.message, is_final: false },
             // The library's socket fails only after ours. All other errors mean that it cannot read an answer.
-            Error::Io(IoError::Io(error)) => match error.kind() {
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
-                    error.into()
-                }
-                io::ErrorKind::UnexpectedEof => closed(),
-                _ => Self::Garbled,
-            },
+            Error::Io(IoError::Io(error)) if ENDED.contains(&error.kind()) => closed(),
             Error::Driver(DriverError::ConnectionClosed) => closed(),
             Error::Driver(DriverError::UnknownAuthPlugin { name }) => Self::Unproven(name),
             Error::Driver(DriverError::CleartextPluginDisabled) => Self::Unproven("mysql_clear_password".to_owned()),
             Error::Driver(DriverError::MysqlOldPasswordDisabled) => Self::Unproven("mysql_old_password".to_owned()),
-            Error::Driver(_) | Error::Other(_) | Error::Url(_) => Self::Garbled,
+            Error::Io(_) | Error::Driver(_) | Error::Other(_) | Error::Url(_) => Self::Garbled,
         }
     }
 }

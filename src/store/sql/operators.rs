@@ -4,11 +4,16 @@ use super::client::{Connection, is_true, value};
 use super::dialect::Dialect;
 use super::failure::{Failure, Meaning, Site};
 use super::server::Server;
-use super::statements::{IS_GALERA, NAMES, Statements};
+use super::statements::{NAMES, Statements};
+use crate::lease;
 use crate::store::error::in_short;
 use crate::store::{ErrorKind, Finding, StoreError};
 
 const KEPT: &str = "a lease that is held cannot be deleted by hand";
+
+/// Read from a table, because some builds of MariaDB do not know the variable.
+const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
+    WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
 
 pub async fn prepare<C: Connection>(server: &Server<C>) -> Result<Vec<String>, StoreError> {
     let Site { server: name, database, table, .. } = &server.site;
@@ -74,22 +79,18 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     let dialect = server.statements.dialect;
     let connection = server.connect(server.deadline()).await?;
     let version = in_short(value(&server.tell(&connection, dialect.words().version).await?, 0));
-    let mut findings = vec![match dialect.needs_newer(&version) {
+    let identity = match dialect.needs_newer(&version) {
         Some(needs) => Finding::bad(format!("{name} is version {version}: leaderrun needs {needs}, or newer")),
         None => {
             Finding::good(format!("{name} is version {version}, accepts the login of user {user} and accepts writes"))
         }
-    }];
+    };
     // The trial of documents tries INSERT and DELETE, and says what else is wrong.
     let update = format!("UPDATE {table} SET sequence = 0 WHERE shard = '' AND part = ''");
-    match server.tell(&connection, &update).await {
-        Err(Failure { meaning: Meaning::Denied, error }) => {
-            findings.push(Finding::bad(format!("permission missing: {error}")));
-        }
-        Err(Failure { meaning: Meaning::NoTable, error }) => findings.push(Finding::bad(error.message)),
-        Ok(_) | Err(_) => {}
-    }
-    Ok(findings)
+    let updated = server.tell(&connection, &update).await;
+    let denied = updated.err().filter(|failure| failure.meaning == Meaning::Denied);
+    let denied = denied.map(|failure| Finding::bad(format!("permission missing: {}", failure.error)));
+    Ok([Some(identity), denied].into_iter().flatten().collect())
 }
 
 pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>, StoreError> {
@@ -99,7 +100,15 @@ pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     let rows = server.tell(&connection, &format!("SELECT {}", questions.join(", "))).await?;
     let unmet = conditions.into_iter().enumerate().filter(|(column, _)| !is_true(&rows, *column));
     let mut findings: Vec<Finding> = unmet.map(|(_, (_, finding))| finding).collect();
-    findings.extend(connection.findings(server).await?);
+    if server.statements.dialect == Dialect::Postgres {
+        findings.push(match C::subscribe(server).await? {
+            Some(_) => Finding::good("notifications arrive: standbys hear of a release at once"),
+            None => Finding::doubtful(format!(
+                "notifications do not arrive, as through a pooler in transaction mode: standbys look every {}",
+                lease::show(C::POLL)
+            )),
+        });
+    }
     match is_guarded(server, &connection).await {
         Ok(true) => findings.push(Finding::good(KEPT)),
         Ok(false) => findings.push(Finding::doubtful(
@@ -116,64 +125,58 @@ pub async fn findings<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
 /// SQL conditions that a server should meet, each with the finding if it does not.
 fn conditions(statements: &Statements) -> Vec<(String, Finding)> {
     let Statements { table, is_table, .. } = statements;
+    let bad = |condition: &str, finding: String| (condition.to_owned(), Finding::bad(finding));
+    let doubtful = |condition: &str, finding: &str| (condition.to_owned(), Finding::doubtful(finding));
     match statements.dialect {
         Dialect::Postgres => vec![
-            (
-                "current_setting('fsync') = 'on'".to_owned(),
-                Finding::bad("fsync is off, so a crash of the server's machine may forget or break leases: turn it on"),
+            bad(
+                "current_setting('fsync') = 'on'",
+                "fsync is off, so a crash of the server's machine may forget or break leases: turn it on".to_owned(),
             ),
-            (
-                "current_setting('full_page_writes') = 'on'".to_owned(),
-                Finding::doubtful("full_page_writes is off, so a crash of the server's machine may break the table"),
+            doubtful(
+                "current_setting('full_page_writes') = 'on'",
+                "full_page_writes is off, so a crash of the server's machine may break the table",
             ),
-            (
-                "current_setting('synchronous_standby_names') <> '' OR NOT EXISTS (SELECT FROM pg_stat_replication)"
-                    .to_owned(),
-                Finding::doubtful(
-                    "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for \
-                     one lease; that is enough unless the old primary still serves clients",
-                ),
+            doubtful(
+                "current_setting('synchronous_standby_names') <> '' OR NOT EXISTS (SELECT FROM pg_stat_replication)",
+                "the replicas are asynchronous, so a failover may forget leases: after one, a new leader waits for one \
+                 lease; that is enough unless the old primary still serves clients",
             ),
-            (
-                format!("(SELECT relpersistence = 'p' FROM pg_class WHERE {is_table})"),
-                Finding::bad(format!(
+            doubtful(
+                "current_setting('leaderrun.timeline') <> '-'",
+                "the server does not report its timeline, so a failover that forgets leases goes unnoticed",
+            ),
+            bad(
+                &format!("(SELECT relpersistence = 'p' FROM pg_class WHERE {is_table})"),
+                format!(
                     "table {table} is not logged, so a crash of the server empties it: drop it, and create it with \
                      leaderctl store init"
-                )),
+                ),
             ),
         ],
         Dialect::MySql => vec![
-            (
-                "@@innodb_flush_log_at_trx_commit = 1".to_owned(),
-                Finding::bad(
-                    "innodb_flush_log_at_trx_commit is not 1, so a crash of the server's machine may forget leases: set \
-                     it to 1",
-                ),
+            bad(
+                "@@innodb_flush_log_at_trx_commit = 1",
+                "innodb_flush_log_at_trx_commit is not 1, so a crash of the server's machine may forget leases: set it \
+                 to 1"
+                .to_owned(),
             ),
-            (
-                "@@log_bin = 0 OR @@sync_binlog = 1".to_owned(),
-                Finding::doubtful(
-                    "sync_binlog is not 1, so after a crash of the server's machine its replicas may know more than it \
-                     does",
-                ),
+            doubtful(
+                "@@log_bin = 0 OR @@sync_binlog = 1",
+                "sync_binlog is not 1, so after a crash of the server's machine its replicas may know more than it does",
             ),
-            (
-                format!("NOT {IS_GALERA}"),
-                Finding::doubtful(
-                    "the server is a node of a Galera cluster: nobody is granted a lease by another node than the last \
-                     one for one lease, because the nodes' clocks may differ; so let all candidates name the \
-                     same node first",
-                ),
+            doubtful(
+                &format!("NOT {IS_GALERA}"),
+                "the server is a node of a Galera cluster: nobody is granted a lease by another node than the last one \
+                 for one lease, because the nodes' clocks may differ; so let all candidates name the same node first",
             ),
-            (
-                format!(
+            doubtful(
+                &format!(
                     "{IS_GALERA} OR NOT EXISTS (SELECT 1 FROM information_schema.processlist AS p \
                      WHERE p.command LIKE 'Binlog Dump%')"
                 ),
-                Finding::doubtful(
-                    "the server has replicas, so a failover may forget leases: after one, nobody is granted a lease for \
-                     one lease; that is enough unless the old server still serves clients",
-                ),
+                "the server has replicas, so a failover may forget leases: after one, nobody is granted a lease for one \
+                 lease; that is enough unless the old server still serves clients",
             ),
         ],
     }

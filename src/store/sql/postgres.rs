@@ -13,17 +13,16 @@ mod advisory;
 mod watch;
 
 use super::address::Address;
-use super::client::{self, Cells, News, is_true};
+use super::client::{self, Cells, is_true};
 use super::failure::{Failure, Meaning, Site, Trouble};
 use super::server::Server;
 use super::{Rows, patience};
-use crate::lease;
+use crate::store::StoreError;
 use crate::store::allowance::{Allowance, Counted, MOST, TooLong};
 use crate::store::error::innermost;
 use crate::store::foreign_lock::ForeignLock;
 use crate::store::socket::{Place, Socket};
 use crate::store::tls_mode::TlsMode;
-use crate::store::{Finding, StoreError};
 use crate::text;
 use advisory::Advisory;
 use rustls::ClientConfig;
@@ -41,7 +40,6 @@ use tokio_postgres::error::Severity;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
-use watch::POLL;
 
 /// The most unread notifications. If there are more, they count as news for every shard.
 const INBOX: usize = 64;
@@ -69,19 +67,19 @@ pub struct Connection {
     _task: JoinSet<()>,
     /// A commit on it may be on no standby.
     is_alone: Arc<AtomicBool>,
-    /// Closed with the connection.
-    inbox: broadcast::WeakSender<Arc<str>>,
+    /// What other sessions tell of. Closed with the connection.
+    inbox: broadcast::Receiver<Arc<str>>,
     descriptor: OwnedFd,
     /// The server sees our own socket, so there is no pooler in between.
     direct: bool,
     /// Whether notifications arrive, once LISTEN was sent. None where that is not certain.
     hears: OnceCell<Option<bool>>,
     settings: String,
-    has_timeline: bool,
 }
 
 #[async_trait::async_trait]
 impl client::Connection for Connection {
+    const POLL: Duration = Duration::from_secs(2);
     const TAKES_SEVERAL: bool = true;
 
     async fn begin(server: &Server<Self>, site: Site, place: &Place, socket: Socket) -> Result<Self, StoreError> {
@@ -105,8 +103,8 @@ impl client::Connection for Connection {
         let allowance = Allowance::of(MOST);
         let connected = config.connect_raw(Counted::new(socket, &allowance), tls).await;
         let (client, mut driver) = connected.map_err(|error| unconnected(&site, error))?;
-        let (news, _) = broadcast::channel(INBOX);
-        let (inbox, channel) = (news.downgrade(), server.statements.channel.clone());
+        let (news, inbox) = broadcast::channel(INBOX);
+        let channel = server.statements.channel.clone();
         let is_alone = Arc::new(AtomicBool::new(false));
         let warned = Arc::clone(&is_alone);
         let mut task = JoinSet::new();
@@ -134,7 +132,6 @@ impl client::Connection for Connection {
             direct: false,
             hears: OnceCell::new(),
             settings: String::new(),
-            has_timeline: true,
         };
         connection.greet(port, patience(server.bound)).await?;
         Ok(connection)
@@ -142,10 +139,6 @@ impl client::Connection for Connection {
 
     fn is_open(&self) -> bool {
         !self.client.is_closed()
-    }
-
-    fn listens(&self) -> bool {
-        self.hears.initialized()
     }
 
     async fn tell(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
@@ -158,26 +151,11 @@ impl client::Connection for Connection {
         Ok(rows)
     }
 
-    async fn subscribe(server: &Server<Self>) -> Result<News, StoreError> {
-        watch::listen(server).await
-    }
-
-    async fn findings(&self, server: &Server<Self>) -> Result<Vec<Finding>, StoreError> {
-        let mut findings = Vec::new();
-        if !self.has_timeline {
-            findings.push(Finding::doubtful(
-                "the server does not report its timeline, so a failover that forgets leases goes unnoticed",
-            ));
-        }
-        findings.push(if watch::hears(server, self).await? == Some(true) {
-            Finding::good("notifications arrive: standbys hear of a release at once")
-        } else {
-            let pause = lease::show(POLL);
-            Finding::doubtful(format!(
-                "notifications do not arrive, as through a pooler in transaction mode: standbys look every {pause}"
-            ))
-        });
-        Ok(findings)
+    async fn subscribe(server: &Server<Self>) -> Result<Option<broadcast::Receiver<Arc<str>>>, StoreError> {
+        let shared = server.borrow().await?;
+        let inbox = shared.connection.inbox.resubscribe();
+        let hears = watch::hears(server, &shared.connection).await?;
+        Ok((hears == Some(true)).then_some(inbox))
     }
 }
 
@@ -194,7 +172,6 @@ impl Connection {
         let mut answer = self.ask(&question(timeline)).await;
         if matches!(&answer, Err(Trouble::Said { code, .. }) if TIMELINE_ERRORS.contains(&code.as_str())) {
             timeline = NO_TIMELINE;
-            self.has_timeline = false;
             answer = self.ask(&question(timeline)).await;
         }
         let rows = answer.map_err(|trouble| self.site.unusable(&self.site.unanswered(trouble)))?;
@@ -230,11 +207,6 @@ impl Connection {
         }
         Ok(rows)
     }
-
-    /// Closed with the connection.
-    fn inbox(&self) -> broadcast::Receiver<Arc<str>> {
-        self.inbox.upgrade().map_or_else(|| broadcast::channel(1).1, |news| news.subscribe())
-    }
 }
 
 impl From<Error> for Trouble {
@@ -261,17 +233,13 @@ fn unconnected(site: &Site, error: Error) -> StoreError {
         "server does not support TLS" => Trouble::Unfit(site.without_tls("sslmode=prefer")),
         _ => error.into(),
     });
-    match password_file().filter(|_| failure.message.contains("password")) {
-        Some(file) => StoreError {
+    // From which psql would read passwords.
+    let usual = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass"));
+    match std::env::var_os("PGPASSFILE").map(PathBuf::from).or_else(usual) {
+        Some(file) if failure.message.contains("password") && file.exists() => StoreError {
             message: format!("{} (leaderrun does not read {})", failure.message, text::shown(&file.to_string_lossy())),
             ..failure
         },
-        None => failure,
+        _ => failure,
     }
-}
-
-/// The file from which psql would read passwords, if it exists.
-fn password_file() -> Option<PathBuf> {
-    let usual = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass"));
-    std::env::var_os("PGPASSFILE").map(PathBuf::from).or_else(usual).filter(|file| file.exists())
 }

@@ -2,36 +2,28 @@
 //!
 //! The hazards:
 //!
-//! - A connection that hangs must not hold up the next request. The server answers requests on one connection in order,
-//!   so silence proves nothing. So while a request is under way, the next one takes a connection of its own.
-//! - But a slow connection does not hang, and a new one takes several round trips. So where a connection takes several
-//!   requests, the next one is sent twice: behind the others on the kept connection, and over a new one. For the same
-//!   reason such a connection is kept when a caller gives up a request on it.
-//! - A connection may have ended unnoticed. Then the request is sent once more: see `kept_connection`.
+//! - A connection that hangs must not hold up later requests, and it may have ended unnoticed: see `kept_connection`.
+//! - But a slow connection does not hang, and a new one takes several round trips. So once the kept one has been silent
+//!   for a while, a request is sent twice if it [takes several](Connection::TAKES_SEVERAL): over it and over a new one.
 //! - A host may be a replica, or become one, or be silent. Then the next attempt begins with another host.
 
 use super::address::Address;
 use super::client::{Cells, Connection};
 use super::failure::{Failure, Meaning, Site, Trouble};
 use super::statements::Statements;
+use crate::store::StoreError;
 use crate::store::error::worst;
-use crate::store::kept_connection::{self, Kept, once_more};
+use crate::store::kept_connection::{self, Kept, Pending, once_more};
 use crate::store::socket::Place;
-use crate::store::{ErrorKind, StoreError};
 use futures_util::future::{ready, select};
 use rustls::ClientConfig;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-/// How long a request waits for its answer behind others, before it also takes a new connection.
-const HEAD_START: Duration = Duration::from_millis(20);
-/// The most connections beside the kept one. A server allows few, and the trial of `store check` sends much at once.
-const MOST_BESIDE: usize = 8;
 /// How often a request that another transaction overtook is repeated.
 const MOST_OVERTAKEN: usize = 4;
 
@@ -40,30 +32,16 @@ pub struct Server<C: Connection> {
     pub site: Site,
     pub statements: Statements,
     pub tls: Arc<ClientConfig>,
-    /// A notification has arrived, perhaps through a pooler.
-    pub notifies: AtomicBool,
-    /// The warning that none arrives was given.
-    pub warned: AtomicBool,
+    /// The place that the next connection tries first.
     preferred: AtomicUsize,
     /// The most time for a request, including its connection.
     pub bound: Duration,
-    beside: Semaphore,
     kept: Kept<Shared<C>>,
 }
 
-/// A connection, whose server answers requests in order.
 pub struct Shared<C> {
     pub connection: C,
-    asked: AtomicUsize,
-    /// The number of the last request that was answered.
-    answered: AtomicUsize,
-}
-
-impl<C: Connection> Shared<C> {
-    fn is_idle(&self) -> bool {
-        let is_busy = self.asked.load(Ordering::Relaxed) > self.answered.load(Ordering::Relaxed);
-        self.connection.is_open() && !is_busy
-    }
+    pending: Pending,
 }
 
 impl<C: Connection> Server<C> {
@@ -75,11 +53,8 @@ impl<C: Connection> Server<C> {
             site,
             statements,
             tls: Arc::new(address.tls_mode.config(&address.tls_files)?),
-            notifies: AtomicBool::default(),
-            warned: AtomicBool::default(),
             preferred: AtomicUsize::new(0),
             bound: kept_connection::bound(request_timeout),
-            beside: Semaphore::new(MOST_BESIDE),
             kept: Kept::default(),
         })
     }
@@ -123,10 +98,10 @@ impl<C: Connection> Server<C> {
         begun.map_err(|_| silent(format!("no answer in time: is it {kind}?")))?
     }
 
-    pub async fn borrow(&self, deadline: Instant) -> Result<Arc<Shared<C>>, StoreError> {
-        match self.kept().await.filter(|kept| kept.is_idle()) {
+    pub async fn borrow(&self) -> Result<Arc<Shared<C>>, StoreError> {
+        match self.kept().await.filter(|kept| self.is_lively(kept)) {
             Some(kept) => Ok(kept),
-            None => self.borrow_new(deadline).await,
+            None => self.borrow_new(self.deadline()).await,
         }
     }
 
@@ -138,32 +113,14 @@ impl<C: Connection> Server<C> {
         self.kept.get().filter(|kept| kept.connection.is_open())
     }
 
-    async fn borrow_new(&self, deadline: Instant) -> Result<Arc<Shared<C>>, StoreError> {
-        let connection = self.connect(deadline).await?;
-        Ok(Arc::new(Shared { connection, asked: AtomicUsize::default(), answered: AtomicUsize::default() }))
+    fn is_lively(&self, shared: &Shared<C>) -> bool {
+        shared.connection.is_open() && !shared.pending.is_silent(kept_connection::patience(self.bound))
     }
 
-    /// Makes a request over a connection, and keeps the connection if it was answered. After a failure its transaction
-    /// may be open, or its server a standby. If the request is given up, a connection that takes several counts as busy
-    /// until a later answer, and one that takes one is closed.
-    pub async fn over<T, E>(
-        &self,
-        shared: &Arc<Shared<C>>,
-        request: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        if !C::TAKES_SEVERAL {
-            self.kept.forget(shared);
-        }
-        let number = shared.asked.fetch_add(1, Ordering::Relaxed) + 1;
-        let answer = request.await;
-        if answer.is_ok() {
-            shared.answered.fetch_max(number, Ordering::Relaxed);
-            let listens = shared.connection.listens();
-            self.kept.keep_unless(shared, |kept| kept.is_idle() && (kept.connection.listens() || !listens));
-        } else {
-            self.kept.forget(shared);
-        }
-        answer
+    async fn borrow_new(&self, deadline: Instant) -> Result<Arc<Shared<C>>, StoreError> {
+        let shared = Arc::new(Shared { connection: self.connect(deadline).await?, pending: Pending::default() });
+        self.kept.keep_unless(&shared, |kept| self.is_lively(kept));
+        Ok(shared)
     }
 
     /// Sends the statements of a request, which must be safe to apply twice. A pooler may break off an answer, and what
@@ -174,26 +131,22 @@ impl<C: Connection> Server<C> {
         statements: &str,
         read: impl Fn(Vec<Cells>) -> Option<T> + Sync,
     ) -> Result<T, StoreError> {
-        let read = &read;
         let deadline = self.deadline();
-        let anew = Box::pin(async {
-            let permit = timeout_at(deadline, self.beside.acquire()).await;
-            let _permit = permit.map_err(|_| StoreError { kind: ErrorKind::NotApplied, ..self.site.silent() })?;
-            Ok(self.ask_over(self.borrow_new(deadline).await?, statements, read, deadline).await?)
-        });
-        let Some(kept) = self.kept().await else { return anew.await };
-        if kept.is_idle() {
-            let first = self.ask_over(kept, statements, read, deadline);
+        let anew = async {
+            let shared = self.borrow_new(deadline).await?;
+            Ok(self.ask_over(shared, statements, &read, deadline).await?)
+        };
+        let kept = self.kept().await.map(|kept| (self.is_lively(&kept), kept));
+        let Some((is_lively, kept)) = kept.filter(|(is_lively, _)| *is_lively || C::TAKES_SEVERAL) else {
+            return anew.await;
+        };
+        let first = self.ask_over(kept, statements, &read, deadline);
+        if is_lively {
             return once_more(first, |failure| failure.meaning == Meaning::Lost, anew).await;
         }
-        let behind = async { Ok(self.ask_over(kept, statements, read, deadline).await?) };
-        let beside = async {
-            sleep(HEAD_START).await;
-            anew.await
-        };
-        let (behind, beside) = (pin!(behind), pin!(beside));
-        let (first, other) = select(behind, beside).await.factor_first();
-        once_more(ready(first), |_| true, other).await
+        let (first, anew) = (pin!(async { Ok(first.await?) }), pin!(anew));
+        let (answer, other) = select(first, anew).await.factor_first();
+        once_more(ready(answer), |_| true, other).await
     }
 
     async fn ask_over<T>(
@@ -203,25 +156,41 @@ impl<C: Connection> Server<C> {
         read: &(impl Fn(Vec<Cells>) -> Option<T> + Sync),
         deadline: Instant,
     ) -> Result<T, Failure> {
+        let given_up = |is_silent| {
+            if is_silent {
+                self.kept.forget(&shared);
+            }
+        };
+        let asked = shared.pending.begin(kept_connection::patience(self.bound), given_up);
         let request = async {
-            let mut answer = self.tell_until(deadline, &shared.connection, statements).await;
+            let mut answer = shared.connection.tell(statements).await;
             for _ in 0..MOST_OVERTAKEN {
                 if answer.as_ref().is_err_and(|failure| failure.meaning == Meaning::Overtaken) {
-                    answer = self.tell_until(deadline, &shared.connection, statements).await;
+                    answer = shared.connection.tell(statements).await;
                 }
             }
             read(answer?).ok_or_else(|| self.site.unanswered(Trouble::Garbled))
         };
-        self.over(&shared, request).await
+        let answer = self.until(deadline, request).await;
+        if answer.is_ok() {
+            asked.answered();
+        } else {
+            // Its transaction may be open, or its server a standby.
+            self.kept.forget(&shared);
+        }
+        answer
     }
 
-    /// Sends statements over a connection that the caller alone uses.
+    /// Sends statements over one connection.
     pub async fn tell(&self, connection: &C, statements: &str) -> Result<Vec<Cells>, Failure> {
-        self.tell_until(self.deadline(), connection, statements).await
+        self.until(self.deadline(), connection.tell(statements)).await
     }
 
-    async fn tell_until(&self, deadline: Instant, connection: &C, statements: &str) -> Result<Vec<Cells>, Failure> {
-        let answer = timeout_at(deadline, connection.tell(statements)).await;
-        answer.unwrap_or_else(|_| Err(self.site.silent().into()))
+    pub async fn until<T>(
+        &self,
+        deadline: Instant,
+        request: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        timeout_at(deadline, request).await.unwrap_or_else(|_| Err(self.site.silent().into()))
     }
 }

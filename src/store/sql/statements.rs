@@ -61,10 +61,6 @@ const LONGEST_CHANNEL: usize = 63;
 const SERVER: &str =
     "CONCAT(/*!80000 @@server_uuid, */ /*M!100000 @@server_id, ' ', @@hostname, ':', @@port, @@datadir, */ '')";
 
-/// Read from a table, because some builds of MariaDB do not know the variable.
-pub const IS_GALERA: &str = "(0 /*M!100000 + EXISTS (SELECT 1 FROM information_schema.global_variables \
-    WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */)";
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spot {
     pub shard: String,

@@ -20,23 +20,21 @@
 //! - Behind a pooler in transaction mode, the lock would belong to the pooler's next client. So it is refused there.
 
 use super::Connection;
-use super::watch::is_dedicated;
+use super::watch::hears;
 use crate::lease::{self, Candidate, Session, Term};
 use crate::store::anchor::Anchor;
 use crate::store::error::in_short;
 use crate::store::foreign_lock::{ForeignLock, Hold};
 use crate::store::sql::client::{Cells, Connection as _, is_true, value};
-use crate::store::sql::failure::Failure;
 use crate::store::sql::server::Server;
-use crate::store::{ErrorKind, Holder, StoreError};
+use crate::store::{Holder, StoreError};
 use crate::time::millis;
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 
 const PAUSE: Duration = Duration::from_millis(20);
 /// Each doubt makes a renewal due at once. While the server is away, doubts must not follow each other at once.
@@ -51,8 +49,6 @@ pub struct Advisory {
     /// Two sessions of ours would keep each other out.
     gate: tokio::sync::Mutex<()>,
     held: Mutex<Option<Arc<Connection>>>,
-    /// The last request on the held connection had no answer.
-    is_silent: AtomicBool,
     /// Our last session, and lost ones that may still hold the lock, as [`lock_holder`] shows them.
     own: Mutex<Vec<String>>,
 }
@@ -67,7 +63,6 @@ impl Advisory {
             anchor,
             gate: tokio::sync::Mutex::default(),
             held: Mutex::default(),
-            is_silent: AtomicBool::default(),
             own: Mutex::default(),
         })
     }
@@ -86,18 +81,14 @@ impl Advisory {
     async fn take_for(&self, lease: Duration, again: bool) -> Result<Hold, StoreError> {
         let (server, key) = (&*self.server, self.key);
         let deadline = server.deadline();
-        let silent = || StoreError { kind: ErrorKind::NotApplied, ..server.site.silent() };
-        let _alone = timeout_at(deadline, self.gate.lock()).await.map_err(|_| silent())?;
+        let _alone = server.until(deadline, async { Ok(self.gate.lock().await) }).await?;
         let unanchored =
             |error| StoreError::not_applied(format!("cannot hand the connection over to the helpers: {error}"));
         if let Some(connection) = self.held() {
             let mine = format!("{} AND pid = pg_backend_pid()", lock_holder(key));
             // If the connection is silent, time must be left for another one. It gets a third, more than the usual
-            // patience (`kept_connection`), because to pass the lock on takes several requests. Once it was silent, a
-            // moment is enough.
-            let patience = server.bound / if self.is_silent.load(Ordering::Relaxed) { 15 } else { 3 };
-            let answer = timeout(patience, connection.tell(&mine)).await;
-            self.is_silent.store(answer.is_err(), Ordering::Relaxed);
+            // patience (`kept_connection`), because to pass the lock on takes several requests.
+            let answer = timeout(server.bound / 3, connection.tell(&mine)).await;
             if matches!(answer, Ok(Ok(rows)) if rows.len() == 1) {
                 // Lets go of sessions in which an earlier renewal tried to take the lock.
                 self.anchor.hold(&connection.descriptor).map_err(unanchored)?;
@@ -105,22 +96,17 @@ impl Advisory {
             }
         }
         let connection = server.connect(deadline).await?;
-        let unfit = || {
-            format!(
+        let is_dedicated = if connection.direct { Some(true) } else { hears(server, &connection).await? };
+        if is_dedicated != Some(true) {
+            let why = format!(
                 "advisory_lock= needs a session of its own, and {} gives none, as a pooler in transaction mode: name \
                  the server itself",
                 server.site.server
-            )
-        };
-        match is_dedicated(server, &connection).await? {
-            Some(true) => {}
-            Some(false) => return Err(StoreError::misconfigured(unfit())),
-            None => return Err(StoreError::not_applied(unfit())),
+            );
+            let is_certain = is_dedicated.is_some();
+            return Err(if is_certain { StoreError::misconfigured(why) } else { StoreError::not_applied(why) });
         }
-        let ask = async |statement: &str| -> Result<Vec<Cells>, StoreError> {
-            let answer = timeout_at(deadline, connection.tell(statement)).await;
-            answer.map_err(|_| silent())?.map_err(|Failure { error, .. }| error)
-        };
+        let ask = async |statement: &str| server.until(deadline, connection.tell(statement)).await;
         let own = ask(&format!("SELECT {SESSION} FROM pg_stat_activity WHERE pid = pg_backend_pid()")).await?;
         let session = value(&own, 0).to_owned();
         // From here on this session may hold the lock.
@@ -130,26 +116,31 @@ impl Advisory {
             // First, because the answer may be lost, or this process killed.
             self.anchor.hold_as_well(&connection.descriptor).map_err(unanchored)?;
         }
-        while !is_true(&ask(&attempt(key, lease)).await?, 0) {
+        while !is_true(&ask(&taking(&format!("pg_try_advisory_lock({key})"), lease)).await?, 0) {
             let rows = ask(&lock_holder(key)).await?;
             let holder = value(&rows, 0);
             if holder.is_empty() {
                 continue;
             }
-            if !self.own.lock().iter().any(|own| own == holder) {
+            if !self.is_own(holder) {
                 self.own.lock().retain(|own| *own != session);
                 self.let_go();
                 return Ok(Hold::Taken(self.other_program(&rows)));
             }
             if again {
-                let waits = wait(key, lease);
+                // After all that waited before.
+                let waits = taking(&format!("(SELECT true FROM pg_advisory_lock({key}))"), lease);
                 let passed = tokio::select! {
                     // Another program may take the lock meanwhile, so this must not last.
                     passed = timeout(server.bound / 3, ask(&waits)) => matches!(passed, Ok(Ok(_))),
                     () = self.end_if_next(holder, &session) => false,
                 };
                 if !passed {
-                    return Err(self.not_passed_on());
+                    return Err(StoreError::not_applied(format!(
+                        "the session that holds {} does not answer, and cannot pass the lock on to another one: does a \
+                         program wait for it?",
+                        self.name()
+                    )));
                 }
                 break;
             }
@@ -159,8 +150,11 @@ impl Advisory {
         self.anchor.hold(&connection.descriptor).map_err(unanchored)?;
         *self.own.lock() = vec![session];
         *self.held.lock() = Some(Arc::new(connection));
-        self.is_silent.store(false, Ordering::Relaxed);
         Ok(Hold::Held)
+    }
+
+    fn is_own(&self, session: &str) -> bool {
+        self.own.lock().iter().any(|own| own == session)
     }
 
     async fn end(&self, session: &str) -> Result<(), StoreError> {
@@ -184,14 +178,6 @@ impl Advisory {
             let _ = self.server.ask(&end, Some).await;
             sleep(PAUSE).await;
         }
-    }
-
-    fn not_passed_on(&self) -> StoreError {
-        StoreError::not_applied(format!(
-            "the session that holds {} does not answer, and cannot pass the lock on to another one: does a program \
-             wait for it?",
-            self.name()
-        ))
     }
 
     fn other_program(&self, rows: &[Cells]) -> Holder {
@@ -232,9 +218,9 @@ impl ForeignLock for Advisory {
     }
 
     async fn holder(&self, _session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
-        let own = self.own.lock().clone();
         let rows = self.server.ask(&lock_holder(self.key), Some).await?;
-        Ok((!rows.is_empty() && !own.iter().any(|own| own == value(&rows, 0))).then(|| self.other_program(&rows)))
+        let is_taken = !rows.is_empty() && !self.is_own(value(&rows, 0));
+        Ok(is_taken.then(|| self.other_program(&rows)))
     }
 
     /// If it was lost and could be taken again, nobody else has it now: COMMAND goes on.
@@ -247,8 +233,7 @@ impl ForeignLock for Advisory {
     }
 
     async fn doubted(&self) {
-        let inbox = self.held().map(|connection| connection.inbox());
-        match inbox {
+        match self.held().map(|connection| connection.inbox.resubscribe()) {
             Some(mut inbox) => while inbox.recv().await != Err(RecvError::Closed) {},
             None => sleep(DOUBT_PAUSE).await,
         }
@@ -291,15 +276,6 @@ fn lock_holder(key: i64) -> String {
 fn patience(lease: Duration) -> (u64, u64) {
     let interval = lease.as_secs() / 3 + 1;
     (interval, interval * 4)
-}
-
-fn attempt(key: i64, lease: Duration) -> String {
-    taking(&format!("pg_try_advisory_lock({key})"), lease)
-}
-
-/// Takes the lock after all that waited before.
-fn wait(key: i64, lease: Duration) -> String {
-    taking(&format!("(SELECT true FROM pg_advisory_lock({key}))"), lease)
 }
 
 fn taking(lock: &str, lease: Duration) -> String {
