@@ -28,7 +28,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio_rustls::TlsConnector;
 
 /// After this silence, in seconds, the server ends a session: our host may be gone.
 const IDLE: usize = 120;
@@ -63,10 +62,8 @@ impl client::Connection for Connection {
 
     async fn begin(server: &Server<Self>, site: Site, place: &Place, socket: Socket) -> Result<Self, StoreError> {
         let address = &server.address;
-        let greeted = Greeted::by(socket, &site).await?;
-        let encrypted = greeted.speaks_tls(address.tls_mode, &site)?;
-        let tls = TlsConnector::from(Arc::clone(&server.tls));
-        let tls = encrypted.then(|| (tls, place.name().unwrap_or_default().to_owned()));
+        let greeted = Greeted::by(socket, address.tls_mode, &site).await?;
+        let tls = (Arc::clone(&server.tls).into(), place.name().unwrap_or_default().to_owned());
         let door = Door::new()?;
         let password = address.password();
         let options = OptsBuilder::default()

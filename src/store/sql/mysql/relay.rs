@@ -38,8 +38,8 @@ const UNKNOWN: [u8; 2] = [1, 4];
 pub struct Greeted {
     stream: Box<dyn Bytes>,
     greeting: Packet,
-    offers_tls: bool,
     is_remote: bool,
+    takes_tls: bool,
 }
 
 struct Packet {
@@ -77,51 +77,45 @@ impl Packet {
 }
 
 impl Greeted {
-    pub async fn by(socket: Socket, site: &Site) -> Result<Self, StoreError> {
+    pub async fn by(socket: Socket, mode: TlsMode, site: &Site) -> Result<Self, StoreError> {
         let is_remote = matches!(socket, Socket::Tcp(_));
         let mut stream: Box<dyn Bytes> = Box::new(Counted::new(socket, &Allowance::of(MOST)));
-        let greeting = Packet::read(&mut stream).await;
-        let greeting = greeting.map_err(|trouble| site.unconnected(trouble))?;
-        let offers_tls = match capabilities(&greeting.body) {
-            _ if greeting.is_failure() => false,
-            None => return Err(site.unconnected(Trouble::Garbled)),
-            Some(capabilities) => capabilities & TLS != 0,
+        let greeting = Packet::read(&mut stream).await.map_err(|trouble| site.unconnected(trouble))?;
+        let mut takes_tls = false;
+        if !greeting.is_failure() {
+            let offers = capabilities(&greeting.body).ok_or_else(|| site.unconnected(Trouble::Garbled))? & TLS != 0;
+            // As in MySQL's clients, what does not leave this machine needs no TLS.
+            let wants = is_remote && mode != TlsMode::Disable;
+            if wants && !offers && mode != TlsMode::Prefer {
+                return Err(site.without_tls("ssl-mode=PREFERRED"));
+            }
+            takes_tls = wants && offers;
+        }
+        Ok(Self { stream, greeting, is_remote, takes_tls })
+    }
+
+    /// Ends with the connection. `tls`: with the name of the server.
+    pub async fn relay(mut self, door: Door, tls: (TlsConnector, String), site: Site) -> Trouble {
+        let passed = async {
+            let mut library = self.log_in(door, tls, &site).await?;
+            Ok(copy_bidirectional(&mut library, &mut self.stream).await?)
         };
-        Ok(Self { stream, greeting, offers_tls, is_remote })
-    }
-
-    /// Whether to use TLS. As in MySQL's clients, what does not leave this machine needs none.
-    pub fn speaks_tls(&self, mode: TlsMode, site: &Site) -> Result<bool, StoreError> {
-        let wants = self.is_remote && mode != TlsMode::Disable && !self.greeting.is_failure();
-        if wants && !self.offers_tls && mode != TlsMode::Prefer {
-            return Err(site.without_tls("ssl-mode=PREFERRED"));
-        }
-        Ok(wants && self.offers_tls)
-    }
-
-    pub async fn relay(mut self, door: Door, tls: Option<(TlsConnector, String)>, site: Site) -> Trouble {
-        match self.log_in(door, tls, &site).await {
-            Ok(mut library) => match copy_bidirectional(&mut library, &mut self.stream).await {
-                Ok(_) => closed(),
-                Err(error) => error.into(),
-            },
-            Err(error) => error,
-        }
+        passed.await.map_or_else(|trouble| trouble, |_| closed())
     }
 
     async fn log_in(
         &mut self,
         door: Door,
-        tls: Option<(TlsConnector, String)>,
+        (tls, name): (TlsConnector, String),
         site: &Site,
     ) -> Result<UnixStream, Trouble> {
         let mut library = door.opened().await?;
         // The library does not know of the packet that asks for TLS.
-        let more = u8::from(tls.is_some());
+        let more = u8::from(self.takes_tls);
         self.greeting.write(&mut library).await?;
         if !self.greeting.is_failure() {
             let mut packet = Packet::read(&mut library).await?;
-            if let Some((tls, name)) = tls {
+            if self.takes_tls {
                 self.encrypt(&mut packet, &tls, name).await?;
             }
             packet.later(more).write(&mut self.stream).await?;
@@ -129,7 +123,7 @@ impl Greeted {
         loop {
             let packet = Packet::read(&mut self.stream).await?.later(0_u8.wrapping_sub(more));
             let is_known = packet.body.starts_with(&KNOWN);
-            if self.is_remote && more == 0 && (is_known || packet.body.starts_with(&UNKNOWN)) {
+            if self.is_remote && !self.takes_tls && (is_known || packet.body.starts_with(&UNKNOWN)) {
                 return Err(Trouble::Unfit(exposed(site)));
             }
             packet.write(&mut library).await?;
@@ -151,11 +145,11 @@ impl Greeted {
             *byte |= flag;
         }
         Packet { sequence: packet.sequence, body: shown.to_vec() }.write(&mut self.stream).await?;
-        let name = ServerName::try_from(name);
-        let name =
-            name.map_err(|error| StoreError::misconfigured(format!("the host is not a valid name for TLS: {error}")));
+        let name = ServerName::try_from(name).map_err(|error| {
+            Trouble::Unfit(StoreError::misconfigured(format!("the host is not a valid name for TLS: {error}")))
+        })?;
         let plain = std::mem::replace(&mut self.stream, Box::new(tokio::io::empty()));
-        self.stream = Box::new(tls.connect(name.map_err(Trouble::Unfit)?, plain).await?);
+        self.stream = Box::new(tls.connect(name, plain).await?);
         Ok(())
     }
 }
