@@ -34,17 +34,17 @@ use super::allowance;
 use super::expiry::ServerTime;
 use super::foreign_lock::ForeignLock;
 use super::lease_store::documents::{
-    Content, Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Properties, Touch,
-    Touched, random_name,
+    Documents, Draft, EachListed, EachSeen, Found, Key, List, Listed, Marking, Over, Properties, Touch, Touched,
+    random_name,
 };
 use super::server_clock::Clock;
 use super::{Finding, StoreError};
 use crate::lease;
 use crate::time::BootInstant;
-use client::{Cells, Connection};
+use client::Connection;
 use parking_lot::Mutex;
 use server::Server;
-use statements::{LIST_PAGE, Row, Spot};
+use statements::{Answer, LIST_PAGE, Spot};
 use std::cmp::Ordering;
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -72,25 +72,13 @@ impl<C: Connection> Rows<C> {
         Self { server, lock, clock: Mutex::default(), warned: Once::new() }
     }
 
-    /// At least one row.
-    async fn ask(&self, request: &str) -> Result<Vec<Row>, StoreError> {
+    async fn ask(&self, request: &str) -> Result<Answer, StoreError> {
         let sent = BootInstant::now();
-        let read = |rows: Vec<Cells>| {
-            let rows: Vec<Row> = rows.iter().map(|cells| Row::read(cells)).collect::<Option<_>>()?;
-            (!rows.is_empty()).then_some(rows)
-        };
-        let rows = self.server.ask(request, read).await?;
+        let answer = self.server.ask(request, |rows| Answer::read(&rows)).await?;
         let received = BootInstant::now();
-        let now_millis = rows.iter().map(|row| row.now_millis).max().unwrap_or_default();
-        self.clock.lock().sample_millis(now_millis, sent, received);
-        Ok(rows)
+        self.clock.lock().sample_millis(answer.now_millis, sent, received);
+        Ok(answer)
     }
-}
-
-fn at(place: &Spot, rows: &[Row]) -> Found {
-    let row = rows.iter().find(|row| row.place.as_ref() == Some(place));
-    let absent = || Found { content: Content::Absent, version: rows[0].absence.clone() };
-    row.map_or_else(absent, |row| row.found.clone())
 }
 
 impl<C: Connection> ServerTime for Rows<C> {
@@ -136,8 +124,8 @@ impl<C: Connection> Documents for Rows<C> {
         let places: Vec<Spot> = keys.iter().map(|&key| Spot::of(key)).collect();
         let mut all = Vec::with_capacity(keys.len());
         for page in places.chunks(PAGE) {
-            let rows = self.ask(&self.server.statements.get(page)).await?;
-            all.extend(page.iter().map(|place| at(place, &rows)));
+            let answer = self.ask(&self.server.statements.get(page)).await?;
+            all.extend(page.iter().map(|place| answer.at(place)));
         }
         Ok(all)
     }
@@ -146,7 +134,7 @@ impl<C: Connection> Documents for Rows<C> {
         let version = random_name()?;
         let place = Spot::of(key);
         let put = self.server.statements.put(&place, &version, &draft, over);
-        let found = at(&place, &self.ask(&put).await?);
+        let found = self.ask(&put).await?.at(&place);
         Ok(Some(found).filter(|found| found.version.write == version))
     }
 
@@ -154,14 +142,14 @@ impl<C: Connection> Documents for Rows<C> {
         let key = Key::Shard(touch.shard);
         let place = Spot::of(key);
         let also: Vec<Spot> = touch.also.iter().map(|&key| Spot::of(key)).collect();
-        let rows = self.ask(&self.server.statements.touch(&touch, &also)).await?;
-        let found = at(&place, &rows);
+        let answer = self.ask(&self.server.statements.touch(&touch, &also)).await?;
+        let found = answer.at(&place);
         let renewed = found.ours().filter(|ours| ours.leadership.as_ref() == Some(touch.leadership));
         match renewed.map(|ours| ours.sequence.cmp(&touch.sequence)) {
             None => Ok(Touched::Refused),
             Some(Ordering::Greater) => Ok(Touched::Overtaken),
             Some(Ordering::Equal) => {
-                let also = also.iter().map(|place| at(place, &rows)).collect();
+                let also = also.iter().map(|place| answer.at(place)).collect();
                 Ok(Touched::Done { found, also: Some(also) })
             }
             // Written after our statement had skipped it. The next renewal finds it.
@@ -178,14 +166,14 @@ impl<C: Connection> Documents for Rows<C> {
     async fn list(&self, list: List<'_>, each: &mut EachListed<'_>) -> Result<(), StoreError> {
         let (mut count, mut behind) = (0, Spot { shard: String::new(), part: String::new() });
         loop {
-            let rows = self.ask(&self.server.statements.list(list, &behind)).await?;
-            let end = rows.last().filter(|_| rows.len() >= LIST_PAGE).and_then(|row| row.place.clone());
-            count += rows.len();
+            let documents = self.ask(&self.server.statements.list(list, &behind)).await?.documents;
+            let end = documents.last().filter(|_| documents.len() >= LIST_PAGE).map(|(place, _)| place.clone());
+            count += documents.len();
             allowance::listed(count, &self.place())?;
-            let listed = rows.into_iter().filter_map(|row| {
+            let listed = documents.into_iter().filter_map(|(place, found)| {
                 // Another program may have written a name that no shard has.
-                let (shard, part) = row.place?.listed()?;
-                Some(Listed { shard, part, found: row.found })
+                let (shard, part) = place.listed()?;
+                Some(Listed { shard, part, found })
             });
             each(listed.collect());
             let Some(end) = end else { return Ok(()) };

@@ -35,7 +35,8 @@
 //! text means in MySQL depends on settings, so texts are hexadecimal there.
 
 use super::address::Address;
-use super::dialect::Dialect;
+use super::client::Cells;
+use super::dialect::{Dialect, Words};
 use super::failure::PRIVILEGES;
 use crate::lease::{Session, Shard};
 use crate::store::Page;
@@ -97,8 +98,8 @@ pub struct Statements {
     pub table: String,
     /// The condition that a row of pg_class, or row `i` of the information schema, describes the table.
     pub is_table: String,
-    /// SQL for what changes with the server and its table.
-    life: String,
+    /// One row `i`: the clock, the incarnation, and which write of the marker stands.
+    context: String,
     /// PostgreSQL's channel for changes.
     pub channel: String,
 }
@@ -106,56 +107,47 @@ pub struct Statements {
 impl Statements {
     pub fn of(address: &Address) -> Self {
         let dialect = address.dialect;
+        let &Words { now, incarnation, .. } = dialect.words();
         let database = dialect.quoted(&address.database);
         let schema = match dialect {
             Dialect::Postgres => dialect.quoted(&address.schema),
             Dialect::MySql => database.clone(),
         };
         let table = format!("{schema}.{}", dialect.quoted(&address.table));
-        let (is_table, life) = match dialect {
-            Dialect::Postgres => (
-                format!("oid = to_regclass({})", dialect.literal(&table)),
-                "current_setting('leaderrun.timeline')".to_owned(),
-            ),
+        let is_table = match dialect {
+            Dialect::Postgres => format!("oid = to_regclass({})", dialect.literal(&table)),
             Dialect::MySql => {
-                let (database, table) = (dialect.literal(&address.database), dialect.literal(&address.table));
-                let is_table = format!("i.table_schema = {database} AND i.table_name = {table}");
-                // `create_time` is shown in the session's time zone. UNIX_TIMESTAMP undoes that.
-                let life = format!(
-                    "LEFT(SHA2(CONCAT({SERVER}, ' ', (SELECT COALESCE(MAX(UNIX_TIMESTAMP(i.create_time)), '') \
-                     FROM information_schema.tables AS i WHERE {is_table})), 256), 32)"
-                );
-                (is_table, life)
+                let [database, table] = [&address.database, &address.table].map(|name| dialect.literal(name));
+                format!("i.table_schema = {database} AND i.table_name = {table}")
             }
         };
+        // What changes with the server and its table.
+        let life = match dialect {
+            Dialect::Postgres => "current_setting('leaderrun.timeline')".to_owned(),
+            // `create_time` is shown in the session's time zone. UNIX_TIMESTAMP undoes that.
+            Dialect::MySql => format!(
+                "LEFT(SHA2(CONCAT({SERVER}, ' ', (SELECT COALESCE(MAX(UNIX_TIMESTAMP(i.create_time)), '') \
+                 FROM information_schema.tables AS i WHERE {is_table})), 256), 32)"
+            ),
+        };
+        let context = format!(
+            "(SELECT c.now, {incarnation} AS incarnation, COALESCE(m.version, '') AS marker \
+             FROM (SELECT {now} AS now, {life} AS life) AS c \
+             LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}') AS i"
+        );
         let whole = format!("leaderrun {}.{}", address.schema, address.table);
         let hashed = || format!("leaderrun {:016x}", fnv1a(whole.bytes()));
         let channel = if whole.len() > LONGEST_CHANNEL { hashed() } else { whole };
-        Self { dialect, database, schema, table, is_table, life, channel }
+        Self { dialect, database, schema, table, is_table, context, channel }
     }
 
     fn literal(&self, text: &str) -> String {
         self.dialect.literal(text)
     }
 
-    /// One row `i`: the clock, the incarnation, and which write of the marker stands.
-    fn context(&self) -> String {
-        let (table, life, now, incarnation) =
-            (&self.table, &self.life, self.dialect.words().now, self.dialect.words().incarnation);
-        format!(
-            "(SELECT c.now, {incarnation} AS incarnation, COALESCE(m.version, '') AS marker \
-             FROM (SELECT {now} AS now, {life} AS life) AS c \
-             LEFT JOIN {table} AS m ON m.shard = '' AND m.part = '{MARKER}') AS i"
-        )
-    }
-
     /// The answer to every request but [`Statements::remove`]: at least one row, with the columns of `rows` as `r`.
     fn answer(&self, rows: &str) -> String {
-        format!(
-            "SELECT i.now, i.incarnation, i.marker, r.shard, r.part, r.version, r.text, r.session, r.term, r.sequence, \
-             r.ends FROM {} LEFT JOIN ({rows}) AS r ON TRUE",
-            self.context()
-        )
+        format!("SELECT i.*, r.* FROM {} LEFT JOIN ({rows}) AS r ON TRUE", self.context)
     }
 
     fn at(&self, place: &Spot) -> String {
@@ -180,20 +172,20 @@ impl Statements {
             Over::Text(found) => (found, None),
         };
         let (is_new, keeps) = (found.content == Content::Absent, draft.ends == Ends::Keep);
-        let (table, context, now) = (&self.table, self.context(), self.dialect.words().now);
+        let Self { dialect, table, context, channel, .. } = self;
+        let now = dialect.words().now;
         let before = self.literal(&found.version.write);
         let incarnation = self.literal(&found.version.incarnation);
         let version = self.literal(version);
         let text = self.literal(draft.text);
         let (session, term) = draft.leadership.map_or(("", 0), |of| (of.session.as_str(), of.term.0));
-        let term = number(term);
-        let session = match (place.part.as_str(), self.dialect) {
+        let session = match (place.part.as_str(), dialect) {
             // The number of the transaction, as `xmin` will show it.
             (MARKER, Dialect::Postgres) => "(txid_current() & 4294967295)::text || ' ' || i.incarnation".to_owned(),
             (MARKER, Dialect::MySql) => "@incarnation".to_owned(),
             _ => self.literal(session),
         };
-        let sequence = if keeps && !is_new { "sequence".to_owned() } else { number(draft.sequence).to_string() };
+        let sequence = if keeps && !is_new { "sequence".to_owned() } else { draft.sequence.to_string() };
         let ends = match draft.ends {
             Ends::Keep if !is_new => "ends".to_owned(),
             Ends::Keep | Ends::Never => "NULL".to_owned(),
@@ -201,18 +193,18 @@ impl Statements {
             Ends::Now => now.to_owned(),
         };
         // A lease that was judged must not have been prolonged since.
-        let judged = judged.map(|ours| match ours.life {
-            Life::Ends(ends) => format!(" AND sequence = {} AND ends = {ends}", ours.sequence),
-            _ => format!(" AND sequence = {} AND ends IS NULL", ours.sequence),
+        let judged = judged.map_or_else(String::new, |ours| {
+            let ends = if let Life::Ends(ends) = ours.life { format!("= {ends}") } else { "IS NULL".to_owned() };
+            format!(" AND sequence = {} AND ends {ends}", ours.sequence)
         });
-        let (at, judged) = (self.at(place), judged.unwrap_or_default());
+        let at = self.at(place);
         let (shard, part) = (self.literal(&place.shard), self.literal(&place.part));
         let values = format!("{shard}, {part}, {version}, {text}, {session}, {term}, {sequence}, {ends}");
         let sets = format!(
             "version = {version}, text = {text}, session = {session}, term = {term}, sequence = {sequence}, ends = {ends}"
         );
         let rows = self.rows_at(std::slice::from_ref(place));
-        match self.dialect {
+        match dialect {
             Dialect::Postgres => {
                 let write = if is_new {
                     format!(
@@ -225,13 +217,12 @@ impl Statements {
                          WHERE {at} AND version = {before} AND i.incarnation = {incarnation}{judged}"
                     )
                 };
-                let notice = if draft.wakes {
-                    let channel = self.literal(&self.channel);
-                    format!("SELECT pg_notify({channel}, shard) FROM {table} WHERE {at} AND version = {version}; ")
-                } else {
-                    String::new()
-                };
-                format!("{write}; {notice}{}", self.answer(&rows))
+                let channel = self.literal(channel);
+                let which = format!("{at} AND version = {version} AND {}", draft.wakes);
+                format!(
+                    "{write}; SELECT pg_notify({channel}, shard) FROM {table} WHERE {which}; {}",
+                    self.answer(&rows)
+                )
             }
             // A replica must make the same of a logged statement, so the statement has values. The first SELECT fixes
             // what later ones see, except for rows that they lock.
@@ -243,10 +234,8 @@ impl Statements {
                          FROM (SELECT 1 AS one) AS c WHERE @right ON DUPLICATE KEY UPDATE sequence = {table}.sequence"
                     )
                 } else {
-                    format!(
-                        "SET @right = {right}; UPDATE {table} SET {sets} \
-                         WHERE {at} AND version = {before} AND @right{judged}"
-                    )
+                    let which = format!("{at} AND version = {before} AND @right{judged}");
+                    format!("SET @right = {right}; UPDATE {table} SET {sets} WHERE {which}")
                 };
                 let answer = self.answer(&format!("{rows} LOCK IN SHARE MODE"));
                 format!("SELECT i.incarnation, i.marker INTO @incarnation, @marker FROM {context}; {write}; {answer}")
@@ -257,7 +246,7 @@ impl Statements {
     pub fn touch(&self, touch: &Touch<'_>, also: &[Spot]) -> String {
         let place = Spot::of(Key::Shard(touch.shard));
         let session = self.literal(touch.leadership.session.as_str());
-        let (term, sequence) = (number(touch.leadership.term.0), number(touch.sequence));
+        let (term, sequence) = (touch.leadership.term.0, touch.sequence);
         format!(
             "UPDATE {} SET sequence = {sequence}, ends = {} + {} \
              WHERE {} AND session = {session} AND term = {term} AND sequence < {sequence}; {}",
@@ -367,28 +356,34 @@ const KEEP: &str = "leaderrun_keep";
 const A_DAY_MILLIS: u64 = 24 * 3600 * 1000;
 
 #[derive(Debug)]
-pub struct Row {
+pub struct Answer {
     pub now_millis: u64,
     /// The version of what is absent.
-    pub absence: Version,
-    pub place: Option<Spot>,
-    pub found: Found,
+    absence: Version,
+    pub documents: Vec<(Spot, Found)>,
 }
 
-impl Row {
-    /// Reads the columns of [`Statements::answer`]. None if it makes no sense.
-    pub fn read(cells: &[Option<String>]) -> Option<Self> {
-        let [now, incarnation, marker, shard, part, write, document @ ..] = cells else { return None };
+impl Answer {
+    /// Reads the rows of [`Statements::answer`]. None if they make no sense.
+    pub fn read(rows: &[Cells]) -> Option<Self> {
+        // As many columns as no other answer has.
+        let [now, incarnation, marker, _, _, _, _, _, _, _, _] = rows.first()?.as_slice() else { return None };
         let version =
             |write: &Option<String>| Some(Version { write: write.clone()?, incarnation: incarnation.clone()? });
-        let (now_millis, absence) = (now.as_ref()?.parse().ok()?, version(marker)?);
-        let Some(shard) = shard.clone() else {
-            let found = Found { content: Content::Absent, version: absence.clone() };
-            return Some(Self { now_millis, absence, place: None, found });
+        let document = |row: &Cells| {
+            let [_, _, _, shard, part, write, columns @ ..] = row.as_slice() else { return None };
+            let place = Spot { shard: shard.clone()?, part: part.clone()? };
+            let content = ours(columns, place.part == LEASE).into();
+            Some((place, Found { content, version: version(write)? }))
         };
-        let place = Spot { shard, part: part.clone()? };
-        let found = Found { content: ours(document, place.part == LEASE).into(), version: version(write)? };
-        Some(Self { now_millis, absence, place: Some(place), found })
+        // Where there is no document, the row is alone.
+        let documents = rows.iter().filter(|row| row.get(3) != Some(&None)).map(document).collect::<Option<_>>()?;
+        Some(Self { now_millis: now.as_ref()?.parse().ok()?, absence: version(marker)?, documents })
+    }
+
+    pub fn at(&self, place: &Spot) -> Found {
+        let absent = || Found { content: Content::Absent, version: self.absence.clone() };
+        self.documents.iter().find(|(at, _)| at == place).map_or_else(absent, |(_, found)| found.clone())
     }
 }
 
@@ -403,11 +398,6 @@ fn ours(cells: &[Option<String>], is_led: bool) -> Result<Ours, String> {
     let session = leads.then(|| Session::from_record(session));
     let ends = ends.as_ref().map(|ends| number(ends, "end")).transpose()?;
     Ok(Ours::of(text.clone(), session, term, sequence, ends))
-}
-
-/// The server has 63 bits.
-fn number(number: u64) -> u64 {
-    number.min(i64::MAX.unsigned_abs())
 }
 
 /// The server adds the time, in 63 bits.
