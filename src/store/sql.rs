@@ -108,11 +108,9 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     fn properties(&self) -> Properties {
-        let marking = match self.server.statements.dialect {
-            Dialect::Postgres => Marking::ByAnyone,
-            // A proxy may send looks to two nodes in turn.
-            Dialect::MySql => Marking::ByWriters,
-        };
+        // A proxy may send looks to two nodes in turn.
+        let is_mysql = self.server.statements.dialect == Dialect::MySql;
+        let marking = if is_mysql { Marking::ByWriters } else { Marking::ByAnyone };
         Properties { marking, ..Properties::default() }
     }
 

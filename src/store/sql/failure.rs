@@ -3,9 +3,7 @@
 //! While a connection is being made, no request was sent. After that, only an error that the server reports for a
 //! statement shows that its transaction was rolled back. A session that ended may have committed before.
 
-use super::address::Address;
 use super::dialect::Dialect;
-use super::statements::Statements;
 use crate::store::StoreError;
 use crate::store::allowance::{MOST, TooLong, complaint};
 use crate::store::error::{causes, in_short, innermost, innermost_of};
@@ -89,18 +87,6 @@ impl From<StoreError> for Failure {
 }
 
 impl Site {
-    pub fn new(address: &Address, statements: &Statements) -> Result<Self, StoreError> {
-        let is_open = address.dialect == Dialect::MySql || address.schema == "public";
-        Ok(Self {
-            dialect: address.dialect,
-            server: address.to_string(),
-            user: address.user()?,
-            database: address.database.clone(),
-            table: statements.table.clone(),
-            schema: if is_open { String::new() } else { statements.schema.clone() },
-        })
-    }
-
     /// The failure of a request, whose last statement commits it.
     pub fn unanswered(&self, trouble: Trouble) -> Failure {
         let (meaning, error) = match trouble {

@@ -5,10 +5,11 @@
 //! - A connection that hangs must not hold up later requests, and it may have ended unnoticed: see `kept_connection`.
 //! - But a slow connection does not hang, and a new one takes several round trips. So once the kept one has been silent
 //!   for a while, a request is sent twice if it [takes several](Connection::TAKES_SEVERAL): over it and over a new one.
-//! - A host may be a replica, or become one, or be silent. Then the next attempt begins with another host.
+//! - A host may be a replica, or become one, or be silent. Then the next one is tried.
 
 use super::address::Address;
 use super::client::{Cells, Connection};
+use super::dialect::Dialect;
 use super::failure::{Failure, Meaning, Site, Trouble};
 use super::statements::Statements;
 use crate::store::StoreError;
@@ -32,7 +33,7 @@ pub struct Server<C: Connection> {
     pub site: Site,
     pub statements: Statements,
     pub tls: Arc<ClientConfig>,
-    /// The place that the next connection tries first.
+    /// The place that took the last connection, which the next one tries first.
     preferred: AtomicUsize,
     /// The most time for a request, including its connection.
     pub bound: Duration,
@@ -47,7 +48,15 @@ pub struct Shared<C> {
 impl<C: Connection> Server<C> {
     pub fn new(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
         let statements = Statements::of(address);
-        let site = Site::new(address, &statements)?;
+        let is_open = address.dialect == Dialect::MySql || address.schema == "public";
+        let site = Site {
+            dialect: address.dialect,
+            server: address.to_string(),
+            user: address.user()?,
+            database: address.database.clone(),
+            table: statements.table.clone(),
+            schema: if is_open { String::new() } else { statements.schema.clone() },
+        };
         Ok(Self {
             address: address.clone(),
             site,
@@ -81,8 +90,6 @@ impl<C: Connection> Server<C> {
                 Err(failure) => failures.push(failure),
             }
         }
-        // The next attempt begins elsewhere: this one may have spent its time on the first host.
-        self.preferred.store((first + 1) % places.len(), Ordering::Relaxed);
         Err(worst(&failures))
     }
 
