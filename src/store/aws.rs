@@ -44,7 +44,7 @@ pub struct Account {
 
 pub async fn load(account: &Account, request_timeout: Duration) -> Result<(SdkConfig, Region), StoreError> {
     find_profile(account).await?;
-    let http = SharedHttpClient::new(BoundedClient::default());
+    let http = http_client(&Arc::default());
     let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone());
     if let Some(profile) = &account.profile {
         loader = loader.profile_name(profile);
@@ -135,48 +135,33 @@ pub fn is_loopback(endpoint: &Url) -> bool {
     }
 }
 
+/// Bounds the answers, and learns the server's clock from them.
 #[derive(Debug)]
-pub struct BoundedClient {
-    network: SharedHttpClient,
-    /// The server's clock, as far as the answers up to now show it.
+pub struct Bounded<N> {
+    network: N,
     clock: Arc<Mutex<Clock>>,
 }
 
-impl Default for BoundedClient {
-    fn default() -> Self {
-        Self::new(&Arc::default())
-    }
+pub fn http_client(clock: &Arc<Mutex<Clock>>) -> SharedHttpClient {
+    let builder = aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
+    SharedHttpClient::new(Bounded { network: builder.build_https(), clock: Arc::clone(clock) })
 }
 
-impl BoundedClient {
-    pub fn new(clock: &Arc<Mutex<Clock>>) -> Self {
-        let builder = aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
-        Self { network: builder.build_https(), clock: Arc::clone(clock) }
-    }
-}
-
-impl HttpClient for BoundedClient {
+impl HttpClient for Bounded<SharedHttpClient> {
     fn http_connector(&self, settings: &HttpConnectorSettings, components: &RuntimeComponents) -> SharedHttpConnector {
         let network = self.network.http_connector(settings, components);
-        SharedHttpConnector::new(BoundedConnector { network, clock: Arc::clone(&self.clock) })
+        SharedHttpConnector::new(Bounded { network, clock: Arc::clone(&self.clock) })
     }
 }
 
-#[derive(Debug)]
-struct BoundedConnector {
-    network: SharedHttpConnector,
-    clock: Arc<Mutex<Clock>>,
-}
-
-impl HttpConnector for BoundedConnector {
+impl HttpConnector for Bounded<SharedHttpConnector> {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let sent = BootInstant::now();
         let (answer, clock) = (self.network.call(request), Arc::clone(&self.clock));
         HttpConnectorFuture::new(async move {
             let answer = answer.await?;
-            let received = BootInstant::now();
             if let Some(date) = answer.headers().get("date").and_then(expiry::date) {
-                clock.lock().sample(date, sent, received);
+                clock.lock().sample(date, sent, BootInstant::now());
             }
             // The HTTP client bounds the headers.
             Ok(answer.map(|body| SdkBody::from_body_1_x(Limited::new(body, MOST))))

@@ -33,12 +33,6 @@ const TTL_SLACK: Duration = Duration::from_hours(24);
 /// How long a scratch item stays if its user may not delete it.
 const SCRATCH_LASTS: Duration = Duration::from_mins(10);
 
-impl Table {
-    pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
-        connection::connect(address, request_timeout).await
-    }
-}
-
 /// Demands that the item is as it was found.
 fn demand(change: &mut Change, found: &Found, exactly: bool) {
     if found.content == Content::Absent {
@@ -122,10 +116,8 @@ impl Documents for Table {
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let write = &random_name()?;
         let mut change = self.change(key, &draft, write);
-        match over {
-            Over::Exactly(found) => demand(&mut change, found, true),
-            Over::Text(found) => demand(&mut change, found, false),
-        }
+        let (Over::Exactly(found) | Over::Text(found)) = over;
+        demand(&mut change, found, matches!(over, Over::Exactly(_)));
         match self.update(key_of(key), change).await? {
             Outcome::Done(item) => Ok(Some(item::read(item.as_ref()))),
             // An earlier copy of the same request was applied.
@@ -149,7 +141,7 @@ impl Documents for Table {
             change.only_if("session", Some(s(touch.leadership.session.as_str())));
             change.only_if("term", Some(n(touch.leadership.term)));
             change.only_if("ownerId", Some(s(touch.owner)));
-            change.only_if_not_above("sequence");
+            change.conditions.push("#sequence <= :sequence".to_owned());
             let item = match self.update(key_of(key), change).await? {
                 Outcome::Done(item) => {
                     let found = item::read(item.as_ref());

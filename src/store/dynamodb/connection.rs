@@ -5,7 +5,7 @@
 
 use super::{Address, Table};
 use crate::store::StoreError;
-use crate::store::aws::{self, BoundedClient};
+use crate::store::aws;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -13,30 +13,32 @@ use aws_sdk_dynamodb::Client;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Only the table's own answers teach it the time; those of the sources of credentials do not.
-pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Table, StoreError> {
-    let clock = Arc::default();
-    let (shared, region) = aws::load(&address.account, request_timeout).await?;
-    // Callers bound it too, but their messages can say less.
-    let bound = request_timeout - request_timeout / 20;
-    let timeouts = TimeoutConfig::builder()
-        .connect_timeout(bound)
-        .operation_attempt_timeout(bound)
-        .operation_timeout(bound)
-        .build();
-    let mut config = aws_sdk_dynamodb::config::Builder::from(&shared)
-        .retry_config(RetryConfig::disabled())
-        .timeout_config(timeouts)
-        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-        .http_client(BoundedClient::new(&clock));
-    // The environment may name an endpoint too.
-    let named = address.account.endpoint.clone().or_else(|| aws::endpoint(shared.endpoint_url()?));
-    let server = match named {
-        Some(endpoint) => format!("DynamoDB at {}", endpoint.origin().ascii_serialization()),
-        None => format!("DynamoDB ({region})"),
-    };
-    if let Some(endpoint) = &address.account.endpoint {
-        config = config.endpoint_url(endpoint.as_str());
+impl Table {
+    pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+        // Only the table's own answers teach it the time; those of the sources of credentials do not.
+        let clock = Arc::default();
+        let (shared, region) = aws::load(&address.account, request_timeout).await?;
+        // Callers bound it too, but their messages can say less.
+        let bound = request_timeout - request_timeout / 20;
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(bound)
+            .operation_attempt_timeout(bound)
+            .operation_timeout(bound)
+            .build();
+        let mut config = aws_sdk_dynamodb::config::Builder::from(&shared)
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(timeouts)
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+            .http_client(aws::http_client(&clock));
+        // The environment may name an endpoint too.
+        let named = address.account.endpoint.clone().or_else(|| aws::endpoint(shared.endpoint_url()?));
+        let server = match named {
+            Some(endpoint) => format!("DynamoDB at {}", endpoint.origin().ascii_serialization()),
+            None => format!("DynamoDB ({region})"),
+        };
+        if let Some(endpoint) = &address.account.endpoint {
+            config = config.endpoint_url(endpoint.as_str());
+        }
+        Ok(Self { client: Client::from_conf(config.build()), name: address.table.clone(), server, clock })
     }
-    Ok(Table { client: Client::from_conf(config.build()), name: address.table.clone(), server, clock })
 }

@@ -1,48 +1,45 @@
 //! What a failed request means: unknown, unless the failure shows that DynamoDB never saw the request or turned it
 //! away. The SDK says some of that only in words. If they change, the failure is unknown.
 
-use crate::store::StoreError;
+use super::Table;
 use crate::store::allowance::{self, MOST};
 use crate::store::aws;
 use crate::store::error::{causes, in_short, innermost};
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use crate::store::{ServerTime, StoreError};
+use aws_sdk_dynamodb::error::{ErrorMetadata, ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use http_body_util::LengthLimitError;
 use std::error::Error;
 use std::io;
 
-#[derive(Clone, Debug)]
-pub struct Place<'a> {
-    pub table: &'a str,
-    pub server: &'a str,
-    pub wrong_wall_clock: Option<String>,
-}
-
-/// An error of `action` (`dynamodb:PutItem`), other than a condition that failed.
-pub fn failure<E>(place: &Place<'_>, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError
-where
-    E: ProvideErrorMetadata + Error + 'static,
-{
-    let server = place.server;
-    // A request to a source of credentials failed, so nothing was sent to DynamoDB.
-    if let Some(without) = causes(error).find_map(|cause| cause.downcast_ref()) {
-        return aws::no_credentials(server, without);
-    }
-    if causes(error).any(<dyn Error>::is::<LengthLimitError>) {
-        return StoreError::unknown(allowance::complaint(server, "DynamoDB", MOST));
-    }
-    match error {
-        SdkError::ServiceError(answer) => {
-            refused(place, action, answer.err().code(), answer.err().message(), answer.raw().status().as_u16())
+impl Table {
+    /// An error of `action` (`dynamodb:PutItem`), other than a condition that failed.
+    pub(super) fn failure<E>(&self, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError
+    where
+        E: ProvideErrorMetadata + Error + 'static,
+    {
+        let Self { server, name, .. } = self;
+        // A request to a source of credentials failed, so nothing was sent to DynamoDB.
+        if let Some(without) = causes(error).find_map(|cause| cause.downcast_ref()) {
+            return aws::no_credentials(server, without);
         }
-        SdkError::ResponseError(_) => {
-            StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)))
+        if causes(error).any(<dyn Error>::is::<LengthLimitError>) {
+            return StoreError::unknown(allowance::complaint(server, "DynamoDB", MOST));
         }
-        _ => {
-            let message = format!("cannot reach {server}: {}", innermost(error));
-            let unsent = matches!(error, SdkError::ConstructionFailure(_)) || never_connected(error);
-            let failure = if unsent { StoreError::not_applied(message) } else { StoreError::unknown(message) };
-            failure.because(error)
+        match error {
+            SdkError::ServiceError(answer) => {
+                let clock = self.wrong_wall_clock().map(|wrong| format!("; {wrong}")).unwrap_or_default();
+                refused(server, name, action, answer.err().meta(), answer.raw().status().as_u16(), &clock)
+            }
+            SdkError::ResponseError(_) => {
+                StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)))
+            }
+            _ => {
+                let message = format!("cannot reach {server}: {}", innermost(error));
+                let unsent = matches!(error, SdkError::ConstructionFailure(_)) || never_connected(error);
+                let failure = if unsent { StoreError::not_applied(message) } else { StoreError::unknown(message) };
+                failure.because(error)
+            }
         }
     }
 }
@@ -56,9 +53,10 @@ fn never_connected(error: &(dyn Error + 'static)) -> bool {
     })
 }
 
-fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<&str>, status: u16) -> StoreError {
-    let Place { table, server, wrong_wall_clock } = place;
-    let said = in_short(message.or(code).unwrap_or("no reason was given"));
+/// `clock` is what may be wrong with ours.
+fn refused(server: &str, table: &str, action: &str, answer: &ErrorMetadata, status: u16, clock: &str) -> StoreError {
+    let code = answer.code();
+    let said = in_short(answer.message().or(code).unwrap_or("no reason was given"));
     // Servers differ about this ending.
     let code = code.map(|code| code.strip_suffix("Exception").unwrap_or(code)).unwrap_or_default();
     match code {
@@ -71,7 +69,6 @@ fn refused(place: &Place<'_>, action: &str, code: Option<&str>, message: Option<
         | "ExpiredToken"
         | "RequestExpired"
         | "MissingAuthenticationToken" => {
-            let clock = wrong_wall_clock.as_ref().map(|wrong| format!("; {wrong}")).unwrap_or_default();
             StoreError::denied(format!("{server} denied {action} on table {table}: {said}{clock}"))
         }
         "ResourceNotFound" | "TableNotFound" => {
@@ -96,7 +93,10 @@ mod tests {
     use super::*;
     use crate::store::ErrorKind;
 
-    const PLACE: Place<'_> = Place { table: "locks", server: "DynamoDB (eu-west-1)", wrong_wall_clock: None };
+    fn said(code: &str, message: &str, status: u16, clock: &str) -> StoreError {
+        let answer = ErrorMetadata::builder().code(code).message(message).build();
+        refused("DynamoDB (eu-west-1)", "locks", "dynamodb:GetItem", &answer, status, clock)
+    }
 
     #[test]
     fn a_request_was_not_applied_only_where_that_is_certain() {
@@ -108,23 +108,20 @@ mod tests {
             (ErrorKind::Denied, 400, &["MissingAuthenticationToken", "IncompleteSignatureException"]),
         ] {
             for code in codes {
-                let error = refused(&PLACE, "dynamodb:PutItem", Some(code), Some("some words."), status);
-                assert_eq!(error.kind, kind, "{code}");
+                assert_eq!(said(code, "some words.", status, "").kind, kind, "{code}");
             }
         }
     }
 
     #[test]
     fn a_denial_names_a_wrong_clock() {
-        let place = Place { wrong_wall_clock: Some("an hour behind".to_owned()), ..PLACE };
-        let said = Some("Signature expired");
-        let error = refused(&place, "dynamodb:GetItem", Some("InvalidSignatureException"), said, 400);
+        let error = said("InvalidSignatureException", "Signature expired", 400, "; an hour behind");
         assert!(error.message.ends_with(": Signature expired; an hour behind"), "{error}");
     }
 
     #[test]
     fn a_missing_table_says_how_to_make_it() {
-        let error = refused(&PLACE, "dynamodb:GetItem", Some("ResourceNotFoundException"), None, 400);
+        let error = said("ResourceNotFoundException", "", 400, "");
         assert_eq!(error.message, "no table locks in DynamoDB (eu-west-1): create it with leaderctl store init");
         assert_eq!(error.kind, ErrorKind::Misconfigured);
     }

@@ -1,19 +1,15 @@
 //! The requests. A failed condition is an outcome, not an error.
 
-use super::failure::{self, Place};
 use super::item::Item;
 use crate::store::StoreError;
 use crate::store::allowance;
 use crate::store::expiry::ServerTime;
 use crate::store::server_clock::Clock;
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure as ReturnOnFailure};
-use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::Arc;
 
 /// Items that one request reads, whether they match or not: it must end in time, and leave capacity to others.
@@ -41,7 +37,7 @@ pub enum Outcome {
 pub struct Change {
     sets: Vec<String>,
     removes: Vec<String>,
-    conditions: Vec<String>,
+    pub conditions: Vec<String>,
     values: HashMap<String, AttributeValue>,
 }
 
@@ -61,10 +57,6 @@ impl Change {
         let Some(value) = value else { return self.conditions.push(format!("attribute_not_exists(#{name})")) };
         self.conditions.push(format!("#{name} = :is_{name}"));
         self.values.insert(format!(":is_{name}"), value);
-    }
-
-    pub fn only_if_not_above(&mut self, name: &str) {
-        self.conditions.push(format!("#{name} <= :{name}"));
     }
 }
 
@@ -151,13 +143,5 @@ impl Table {
         let request = self.client.delete_item().table_name(&self.name);
         let request = request.key("pk", AttributeValue::S(partition)).key("sk", AttributeValue::S(sort));
         request.send().await.map(drop).map_err(|error| self.failure("dynamodb:DeleteItem", &error))
-    }
-
-    pub(super) fn failure<E>(&self, action: &str, error: &SdkError<E, HttpResponse>) -> StoreError
-    where
-        E: ProvideErrorMetadata + Error + 'static,
-    {
-        let place = Place { table: &self.name, server: &self.server, wrong_wall_clock: self.wrong_wall_clock() };
-        failure::failure(&place, action, error)
     }
 }
