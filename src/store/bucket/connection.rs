@@ -11,9 +11,9 @@
 //! - Google's and Azure's credentials come over the same client. The dates of those servers say nothing of the bucket's
 //!   clock.
 
+use super::Objects;
 use super::address::{Address, Kind};
 use super::failure::Refusal;
-use super::objects::Objects;
 use crate::store::StoreError;
 use crate::store::allowance::MOST;
 use crate::store::aws::{self, Account};
@@ -22,9 +22,8 @@ use crate::store::server_clock::Clock;
 use crate::store::tls;
 use crate::store::url::TlsFiles;
 use crate::time::BootInstant;
-use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider};
+use aws_credential_types::provider::ProvideCredentials;
 use bytes::Bytes;
-use http::Uri;
 use http::header::DATE;
 use http_body_util::{BodyExt, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -40,7 +39,6 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::{BackoffConfig, ClientOptions, CredentialProvider, RetryConfig};
 use parking_lot::Mutex;
 use rustls::{ClientConfig, RootCertStore};
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -56,76 +54,65 @@ const ANY_REGION: &str = "us-east-1";
 const EMULATED: &str = "devstoreaccount1";
 const EMULATORS_KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Opens the bucket. Sends nothing, except for the region of an EC2 instance.
-pub async fn connect(address: &Address, request_timeout: Duration) -> Result<Objects, StoreError> {
-    let kind = address.kind;
-    let endpoint = address.endpoint.as_ref();
-    tls::install_provider();
-    let tls = match tls::client_config(&address.tls) {
-        // A host without authorities still reaches a server without TLS.
-        Err(_) if address.tls == TlsFiles::default() => {
-            ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
-        }
-        config => config?,
-    };
-    let host = match (kind, endpoint) {
-        // S3's credentials come over another client.
-        (Kind::S3, _) => "",
-        (_, Some(endpoint)) => endpoint.host_str().unwrap_or_default(),
-        (Kind::Gcs, None) => "storage.googleapis.com",
-        (Kind::Azure, None) => ".blob.core.windows.net",
-    };
-    // Callers bound it too, but their messages can say less.
-    let wire = Wire::new(request_timeout - request_timeout / 20, host, tls);
-    let is_local = endpoint.is_some_and(aws::is_loopback);
-    let server = named(kind, endpoint);
-    match kind {
-        Kind::S3 => s3(address, request_timeout, wire).await,
-        Kind::Gcs => {
-            let mut builder = GoogleCloudStorageBuilder::from_env()
-                .with_bucket_name(&address.bucket)
-                .with_retry(no_retries())
-                .with_http_connector(wire.clone());
-            if let Some(endpoint) = endpoint {
-                builder = builder.with_base_url(&origin(endpoint));
+impl Objects {
+    /// Sends nothing, except for the region of an EC2 instance.
+    pub async fn open(address: &Address, request_timeout: Duration) -> Result<Self, StoreError> {
+        let endpoint = address.endpoint.as_ref();
+        let host = match (address.kind, endpoint) {
+            // S3's credentials come over another client.
+            (Kind::S3, _) => "",
+            (_, Some(endpoint)) => endpoint.host_str().unwrap_or_default(),
+            (Kind::Gcs, None) => "storage.googleapis.com",
+            (Kind::Azure, None) => ".blob.core.windows.net",
+        };
+        let wire = Wire::new(request_timeout, host, &address.tls)?;
+        let is_local = endpoint.is_some_and(aws::is_loopback);
+        let server = named(address.kind, endpoint);
+        match address.kind {
+            Kind::S3 => s3(address, request_timeout, wire).await,
+            Kind::Gcs => {
+                let mut builder = GoogleCloudStorageBuilder::from_env()
+                    .with_bucket_name(&address.bucket)
+                    .with_retry(no_retries())
+                    .with_http_connector(wire.clone());
+                if let Some(endpoint) = endpoint {
+                    builder = builder.with_base_url(&origin(endpoint));
+                }
+                if is_local {
+                    builder = builder.with_skip_signature(true);
+                }
+                Self::new(address, builder.build(), wire, server)
             }
-            if is_local {
-                builder = builder.with_skip_signature(true);
+            Kind::Azure => {
+                let mut builder = MicrosoftAzureBuilder::from_env()
+                    .with_account(&address.account)
+                    .with_container_name(&address.bucket)
+                    .with_retry(no_retries())
+                    .with_http_connector(wire.clone());
+                if let Some(endpoint) = endpoint {
+                    let base = endpoint.as_str().trim_end_matches('/').to_owned();
+                    builder = builder.with_endpoint(base).with_allow_http(true);
+                }
+                let has_key = builder.get_config_value(&AzureConfigKey::AccessKey).is_some();
+                if is_local && address.account == EMULATED && !has_key {
+                    builder = builder.with_access_key(EMULATORS_KEY);
+                }
+                Self::new(address, builder.build(), wire, server)
             }
-            Objects::new(address, builder.build(), wire, server)
-        }
-        Kind::Azure => {
-            let mut builder = MicrosoftAzureBuilder::from_env()
-                .with_account(&address.account)
-                .with_container_name(&address.bucket)
-                .with_retry(no_retries())
-                .with_http_connector(wire.clone());
-            if let Some(endpoint) = endpoint {
-                builder =
-                    builder.with_endpoint(endpoint.as_str().trim_end_matches('/').to_owned()).with_allow_http(true);
-            }
-            if is_local && address.account == EMULATED && builder.get_config_value(&AzureConfigKey::AccessKey).is_none()
-            {
-                builder = builder.with_access_key(EMULATORS_KEY);
-            }
-            Objects::new(address, builder.build(), wire, server)
         }
     }
 }
 
 async fn s3(address: &Address, request_timeout: Duration, wire: Wire) -> Result<Objects, StoreError> {
-    let Address { region, profile, endpoint, .. } = address.clone();
+    let Address { mut region, profile, mut endpoint, .. } = address.clone();
+    // As the SDK's own client for S3 does.
+    endpoint = endpoint.or_else(|| aws::endpoint(&variable(["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])?));
+    if endpoint.is_some() && region.is_none() {
+        region = variable(["AWS_REGION", "AWS_DEFAULT_REGION"]).or_else(|| Some(ANY_REGION.to_owned()));
+    }
     let mut account = Account { region, profile, endpoint };
-    if account.endpoint.is_none() {
-        // As the SDK's own client for S3 does.
-        let named = variable(["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
-        account.endpoint = named.as_deref().and_then(aws::endpoint);
-    }
-    if account.endpoint.is_some() && account.region.is_none() {
-        account.region = variable(["AWS_REGION", "AWS_DEFAULT_REGION"]).or_else(|| Some(ANY_REGION.to_owned()));
-    }
-    let (shared, region) = aws::load(&account, request_timeout).await?;
-    let chain = shared.credentials_provider().expect("the SDK's defaults have one");
+    let (_, region) = aws::load(&account, request_timeout).await?;
+    account.region = Some(region.to_string());
     let server = match &account.endpoint {
         Some(endpoint) => named(Kind::S3, Some(endpoint)),
         None => format!("S3 ({region})"),
@@ -137,7 +124,7 @@ async fn s3(address: &Address, request_timeout: Duration, wire: Wire) -> Result<
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!address.path_style)
         .with_credentials(Arc::new(Credentials {
-            state: tokio::sync::Mutex::new(State { chain, known: None }),
+            known: tokio::sync::Mutex::default(),
             refused: Arc::clone(&wire.refused),
             account: account.clone(),
             server: server.clone(),
@@ -176,10 +163,11 @@ fn no_retries() -> RetryConfig {
 
 /// Credentials from the SDK's chain, which the library asks for with each request.
 ///
-/// The hazard: credentials may be replaced before the end that they name, and the chain reads a file only once. So
-/// after an answer that refuses them, the next request asks a new chain.
+/// The hazard: credentials may be replaced before the end that they name, and a chain reads a file only once. So each
+/// chain is asked once, and after an answer that refuses the credentials, the next request asks a new one.
+#[derive(Debug)]
 struct Credentials {
-    state: tokio::sync::Mutex<State>,
+    known: tokio::sync::Mutex<Option<aws_credential_types::Credentials>>,
     /// An answer has refused the credentials that are known.
     refused: Arc<AtomicBool>,
     account: Account,
@@ -187,21 +175,11 @@ struct Credentials {
     request_timeout: Duration,
 }
 
-struct State {
-    chain: SharedCredentialsProvider,
-    known: Option<aws_credential_types::Credentials>,
-}
-
-impl State {
-    fn lasts(&self, ahead: Duration) -> bool {
-        let ends = self.known.as_ref().map(aws_credential_types::Credentials::expiry);
-        ends.is_some_and(|ends| ends.is_none_or(|ends| SystemTime::now() + ahead < ends))
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
+impl Credentials {
+    async fn find(&self) -> Result<aws_credential_types::Credentials, StoreError> {
+        let (shared, _) = aws::load(&self.account, self.request_timeout).await?;
+        let chain = shared.credentials_provider().expect("the SDK's defaults have one");
+        chain.provide_credentials().await.map_err(|error| aws::no_credentials(&self.server, &error))
     }
 }
 
@@ -210,27 +188,18 @@ impl CredentialProvider for Credentials {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let mut state = self.state.lock().await;
-        if self.refused.swap(false, Ordering::Relaxed) {
-            state.known = None;
-            if let Ok((shared, _)) = aws::load(&self.account, self.request_timeout).await
-                && let Some(chain) = shared.credentials_provider()
-            {
-                state.chain = chain;
-            }
-        }
-        if !state.lasts(CREDENTIALS_AHEAD) {
-            match state.chain.provide_credentials().await {
-                Ok(found) => state.known = Some(found),
+        let mut known = self.known.lock().await;
+        let ends = known.as_ref().map(aws_credential_types::Credentials::expiry);
+        let last = |ahead| ends.is_some_and(|ends| ends.is_none_or(|ends| SystemTime::now() + ahead < ends));
+        if self.refused.swap(false, Ordering::Relaxed) || !last(CREDENTIALS_AHEAD) {
+            match self.find().await {
+                Ok(found) => *known = Some(found),
                 // The known ones may have some minutes left.
-                Err(_) if state.lasts(Duration::ZERO) => {}
-                Err(error) => {
-                    let source = Box::new(aws::no_credentials(&self.server, &error));
-                    return Err(object_store::Error::Generic { store: "S3", source });
-                }
+                Err(_) if last(Duration::ZERO) => {}
+                Err(error) => return Err(object_store::Error::Generic { store: "S3", source: error.into() }),
             }
         }
-        let known = state.known.as_ref().expect("they were found");
+        let known = known.as_ref().expect("they were found");
         Ok(Arc::new(AwsCredential {
             key_id: known.access_key_id().to_owned(),
             secret_key: known.secret_access_key().to_owned(),
@@ -246,7 +215,7 @@ pub struct Wire {
     bound: Duration,
     /// The dates of hosts count whose names end with this.
     host: String,
-    clock: Arc<Mutex<Clock>>,
+    pub clock: Arc<Mutex<Clock>>,
     /// An answer has refused the credentials that are known.
     refused: Arc<AtomicBool>,
 }
@@ -258,7 +227,15 @@ impl HttpConnector for Wire {
 }
 
 impl Wire {
-    fn new(bound: Duration, host: &str, tls: ClientConfig) -> Self {
+    fn new(request_timeout: Duration, host: &str, files: &TlsFiles) -> Result<Self, StoreError> {
+        tls::install_provider();
+        let tls = match tls::client_config(files) {
+            // A host without authorities still reaches a server without TLS.
+            Err(_) if *files == TlsFiles::default() => {
+                ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
+            }
+            config => config?,
+        };
         let mut network = Network::new();
         network.enforce_http(false);
         network.set_nodelay(true);
@@ -268,31 +245,23 @@ impl Wire {
             .pool_timer(TokioTimer::new())
             .http1_max_buf_size(MOST_HEADERS)
             .build(connector);
-        Self { client, bound, host: host.to_owned(), clock: Arc::default(), refused: Arc::default() }
-    }
-
-    pub fn clock(&self) -> Clock {
-        self.clock.lock().clone()
-    }
-
-    fn learn(&self, asked: &Uri, answer: &http::HeaderMap, sent: BootInstant) {
-        let received = BootInstant::now();
-        if !asked.host().is_some_and(|host| host.ends_with(&self.host)) {
-            return;
-        }
-        if let Some(date) = answer.get(DATE).and_then(|date| expiry::date(date.to_str().ok()?)) {
-            self.clock.lock().sample(date, sent, received);
-        }
+        // Callers bound it too, but their messages can say less.
+        let bound = request_timeout - request_timeout / 20;
+        Ok(Self { client, bound, host: host.to_owned(), clock: Arc::default(), refused: Arc::default() })
     }
 
     async fn exchange(&self, request: HttpRequest) -> Result<http::Response<Bytes>, HttpError> {
-        let (sent, asked) = (BootInstant::now(), request.uri().clone());
+        let is_the_buckets = request.uri().host().is_some_and(|host| host.ends_with(&self.host));
+        let sent = BootInstant::now();
         let answer = self.client.request(request).await.map_err(|error| {
             // Without a connection, nothing was sent.
             let kind = if error.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
             HttpError::new(kind, error)
         })?;
-        self.learn(&asked, answer.headers(), sent);
+        let date = answer.headers().get(DATE).and_then(|date| expiry::date(date.to_str().ok()?));
+        if let Some(date) = date.filter(|_| is_the_buckets) {
+            self.clock.lock().sample(date, sent, BootInstant::now());
+        }
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, MOST).collect().await;
         let body = body.map_err(|error| HttpError::new_boxed(HttpErrorKind::Unknown, error))?;

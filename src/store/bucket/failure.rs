@@ -1,21 +1,14 @@
 //! What a failed request means: unknown, unless the failure shows that the server never saw the request or turned it
 //! away.
 
-use crate::store::StoreError;
+use super::{Action, Objects};
 use crate::store::allowance::{self, MOST};
 use crate::store::error::{causes, in_short, innermost};
+use crate::store::{ServerTime, StoreError};
 use http_body_util::LengthLimitError;
 use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error;
 use std::fmt;
-
-#[derive(Clone, Debug)]
-pub struct Place<'a> {
-    /// `s3://locks/prefix/`
-    pub bucket: &'a str,
-    pub server: &'a str,
-    pub wrong_wall_clock: Option<String>,
-}
 
 /// An answer that is neither a success nor a failed condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,31 +83,34 @@ fn found<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a
     causes(error).find_map(|cause| cause.downcast_ref())
 }
 
-/// An error of `action` (`s3:PutObject`), other than a condition that failed.
-pub fn failure(place: &Place<'_>, action: &str, error: &(dyn Error + 'static)) -> StoreError {
-    let Place { server, .. } = place;
-    if is_too_long(error) {
-        return StoreError::unknown(allowance::complaint(server, "an object store", MOST));
+impl Objects {
+    /// An error of `action`, other than a condition that failed.
+    pub(super) fn failure(&self, action: Action, error: &(dyn Error + 'static)) -> StoreError {
+        let Self { name, server, .. } = self;
+        if is_too_long(error) {
+            return StoreError::unknown(allowance::complaint(server, "an object store", MOST));
+        }
+        if let Some(refusal) = found::<Refusal>(error) {
+            let clock = self.wrong_wall_clock().map(|wrong| format!("; {wrong}")).unwrap_or_default();
+            return refused(server, name, action[self.kind as usize], refusal, &clock);
+        }
+        if let Some(without_credentials) = found::<StoreError>(error) {
+            return without_credentials.clone();
+        }
+        let Some(undelivered) = found::<HttpError>(error) else {
+            return StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)));
+        };
+        let message = format!("cannot reach {server}: {}", innermost(error));
+        let failure = match undelivered.kind() {
+            HttpErrorKind::Connect => StoreError::not_applied(message),
+            _ => StoreError::unknown(message),
+        };
+        failure.because(error)
     }
-    if let Some(refusal) = found::<Refusal>(error) {
-        return refused(place, action, refusal);
-    }
-    if let Some(without_credentials) = found::<StoreError>(error) {
-        return without_credentials.clone();
-    }
-    let Some(undelivered) = found::<HttpError>(error) else {
-        return StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)));
-    };
-    let message = format!("cannot reach {server}: {}", innermost(error));
-    let failure = match undelivered.kind() {
-        HttpErrorKind::Connect => StoreError::not_applied(message),
-        _ => StoreError::unknown(message),
-    };
-    failure.because(error)
 }
 
-fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
-    let Place { bucket, server, wrong_wall_clock } = place;
+/// `clock` is what may be wrong with ours.
+fn refused(server: &str, bucket: &str, action: &str, refusal: &Refusal, clock: &str) -> StoreError {
     let said = &refusal.message;
     if refusal.is_without_bucket() {
         return StoreError::misconfigured(format!(
@@ -123,7 +119,6 @@ fn refused(place: &Place<'_>, action: &str, refusal: &Refusal) -> StoreError {
     }
     match (refusal.status, refusal.code.as_str()) {
         (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => {
-            let clock = wrong_wall_clock.as_ref().map(|wrong| format!("; {wrong}")).unwrap_or_default();
             StoreError::denied(format!("{server} denied {action} on {bucket}: {said}{clock}"))
         }
         (300..=399, _) | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
@@ -150,8 +145,8 @@ mod tests {
     use crate::store::ErrorKind;
 
     fn error(status: u16, body: &str) -> StoreError {
-        let place = Place { bucket: "s3://locks/x/", server: "S3 (eu-west-1)", wrong_wall_clock: None };
-        refused(&place, "s3:PutObject", &Refusal::read(status, None, body.as_bytes()))
+        let refusal = Refusal::read(status, None, body.as_bytes());
+        refused("S3 (eu-west-1)", "s3://locks/x/", "s3:PutObject", &refusal, "")
     }
 
     #[test]
