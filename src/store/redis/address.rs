@@ -2,7 +2,6 @@
 //!
 //! The hazard: if a misspelt option were ignored, two candidates could use two places, and both lead.
 
-use super::lock_key::Keys;
 use crate::store::socket::Place;
 use crate::store::url::{Secret, StoreUrl, TlsFiles, sorted};
 use std::fmt;
@@ -12,6 +11,7 @@ const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 /// The prefix is part of every key.
 const MOST_PREFIX: usize = 200;
+const MOST_LOCK_KEY: usize = 512;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -23,7 +23,8 @@ pub struct Address {
     pub(super) replicas: u32,
     /// Also for connections to Sentinels.
     pub(super) tls: Option<Box<TlsFiles>>,
-    pub(in crate::store) lock_key: Option<Box<Keys>>,
+    /// A key of other programs, held beside each lease.
+    pub(in crate::store) lock_key: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +73,15 @@ impl Address {
         if replicas == Some(0) {
             return Err(format!("wait=0 of {scheme}:// waits for no replica: leave it out"));
         }
-        let lock_key = Keys::read(scheme, url.take("lock_key"), &prefix)?;
+        let lock_key = url.take("lock_key");
+        if lock_key.as_ref().is_some_and(|key| key.len() > MOST_LOCK_KEY) {
+            return Err(format!("lock_key= of {scheme}:// is longer than {MOST_LOCK_KEY} bytes"));
+        }
+        if lock_key.as_ref().is_some_and(|key| key.starts_with(&format!("{prefix}{{leases}}:"))) {
+            return Err(format!(
+                "lock_key= of {scheme}:// names a key of leaderrun itself: name the key of the other programs"
+            ));
+        }
         let files = url.take_tls_files(["ca", "cert", "key"])?;
         let tls = if scheme.starts_with("rediss") {
             Some(Box::new(files))
@@ -87,7 +96,7 @@ impl Address {
             "redis+sentinel" | "rediss+sentinel" => sentinel(scheme, &mut url)?,
             _ => tcp(scheme, &mut url)?,
         };
-        Ok(Self { target, login, db, prefix, replicas: replicas.unwrap_or(0), tls, lock_key: lock_key.map(Box::new) })
+        Ok(Self { target, login, db, prefix, replicas: replicas.unwrap_or(0), tls, lock_key })
     }
 }
 

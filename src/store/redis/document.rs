@@ -13,24 +13,19 @@
 //! deleted too, the server counts as one that has forgotten everything. The word in braces (a hash tag) keeps all keys
 //! on one node, because a script may touch no others. Redis Cluster is refused all the same (`documents.lua`).
 
-use super::script;
 use crate::lease::{Session, Shard};
 use crate::store::Page;
 use crate::store::lease_store::documents::{Content, Found, Key, List, Ours, Part, Version};
-use redis::Value;
 
 /// After a shard's name, which cannot contain it.
 const MARK: char = '=';
-const STANDBY: &str = "note:standby:";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub key: String,
-    /// The field of the marker's hash, for a led mark.
-    pub field: String,
-}
+/// A document, as the scripts show it.
+pub type Shown = Vec<Vec<u8>>;
 
-#[derive(Clone, Debug)]
+/// A key, and for a led mark the field of the marker's hash.
+pub type Place = (String, String);
+
 pub struct Names {
     pub prefix: String,
 }
@@ -50,40 +45,38 @@ impl Names {
     }
 
     pub fn place(&self, key: Key<'_>) -> Place {
-        let own = |what: String| Place { key: self.key(&what), field: String::new() };
-        match key {
-            Key::Marker => Place { key: self.marker(), field: String::new() },
-            Key::Led(shard) => Place { key: self.marker(), field: format!("led:{shard}") },
-            Key::Shard(shard) => own(format!("lock:{shard}")),
+        let own = match key {
+            Key::Marker => "store".to_owned(),
+            Key::Led(shard) => return (self.marker(), format!("led:{shard}")),
+            Key::Shard(shard) => format!("lock:{shard}"),
             Key::Note(shard, page) => {
                 let (word, of) = page.words();
                 let of = of.map(|of| format!("{MARK}{of}")).unwrap_or_default();
-                own(format!("note:{word}:{shard}{of}"))
+                format!("note:{word}:{shard}{of}")
             }
-            Key::Scratch(name) => own(format!("check:{name}")),
-        }
+            Key::Scratch(name) => format!("check:{name}"),
+        };
+        (self.key(&own), String::new())
     }
 
     pub fn pattern(&self, list: List<'_>) -> String {
         let beginning = |what: &str| literally(&self.key(what));
         match list {
             List::Shards(prefix) => beginning("lock:") + &literally(prefix) + "*",
-            List::Standbys(prefix) => beginning(STANDBY) + &literally(prefix) + "*",
+            List::Standbys(prefix) => beginning("note:standby:") + &literally(prefix) + "*",
             List::Notes(shard) => beginning("note:") + "*:" + &literally(shard.as_str()) + "*",
         }
     }
 
     pub fn listed(&self, list: List<'_>, key: &str) -> Option<(Shard, Part)> {
         let own = key.strip_prefix(&self.key(""))?;
-        // A shard's name may have colons in it.
-        let note = own.strip_prefix("note:");
-        let (word, name) = note.unwrap_or(own).split_once(':')?;
-        let (name, of) = name.split_once(MARK).map_or((name, None), |(name, of)| (name, Some(of)));
-        let shard: Shard = name.parse().ok()?;
-        let part = match (note, word, of) {
-            (None, "lock", None) => Part::Lease,
-            (None, ..) => return None,
-            (Some(_), word, of) => Part::Note(Page::of_words(word, of)?),
+        let (shard, part): (Shard, Part) = if let Some(shard) = own.strip_prefix("lock:") {
+            (shard.parse().ok()?, Part::Lease)
+        } else {
+            // A shard's name may have colons in it.
+            let (word, name) = own.strip_prefix("note:")?.split_once(':')?;
+            let (shard, of) = name.split_once(MARK).map_or((name, None), |(shard, of)| (shard, Some(of)));
+            (shard.parse().ok()?, Part::Note(Page::of_words(word, of)?))
         };
         // The prefix of a pattern may be longer than the shard's name.
         let is_listed = match list {
@@ -95,40 +88,27 @@ impl Names {
 }
 
 fn literally(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for c in text.chars() {
-        if "*?[]\\".contains(c) {
-            pattern.push('\\');
+    text.chars().flat_map(|c| "*?[]\\".contains(c).then_some('\\').into_iter().chain([c])).collect()
+}
+
+pub fn read(shown: &Shown, incarnation: &str) -> Found {
+    let words: Result<Vec<&str>, _> = shown.iter().map(|word| std::str::from_utf8(word)).collect();
+    let (content, write) = match words.as_deref() {
+        Ok(&["absent", write]) => (Content::Absent, write),
+        Ok(&["strange", why]) => (Content::Unreadable(why.to_owned()), ""),
+        Ok(&[_, write, text, session, term, sequence, ends]) => {
+            (ours(text, session, [term, sequence, ends]).into(), write)
         }
-        pattern.push(c);
-    }
-    pattern
+        Ok(_) => (Content::Unreadable("it is incomplete".to_owned()), ""),
+        Err(_) => (Content::Unreadable("it is not text".to_owned()), ""),
+    };
+    Found { content, version: Version { write: write.to_owned(), incarnation: incarnation.to_owned() } }
 }
 
-/// None: the script could not read it.
-pub fn read(answer: &Value, incarnation: &str) -> Option<Found> {
-    let Value::Array(words) = answer else { return None };
-    let word = |index: usize| words.get(index).and_then(script::text).unwrap_or_default();
-    let (content, write) = match word(0).as_str() {
-        "unread" => return None,
-        "absent" => (Content::Absent, word(1)),
-        "strange" => (Content::Unreadable(word(1)), String::new()),
-        _ => (ours(words).into(), word(1)),
-    };
-    Some(Found { content, version: Version { write, incarnation: incarnation.to_owned() } })
-}
-
-fn ours(words: &[Value]) -> Result<Ours, String> {
-    let word = |index: usize| match words.get(index) {
-        Some(Value::BulkString(bytes)) => String::from_utf8(bytes.clone()).map_err(|_| "it is not text".to_owned()),
-        _ => Err("it is incomplete".to_owned()),
-    };
-    let number =
-        |index: usize, what: &str| word(index)?.parse::<u64>().map_err(|_| format!("its {what} is not a number"));
-    let (session, ends) = (word(3)?, word(6)?);
-    let leads = !session.is_empty();
-    let term = if leads { number(4, "term")? } else { 0 };
-    let ends = if ends.is_empty() { None } else { Some(number(6, "end")?) };
-    let session = leads.then(|| Session::from_record(&session));
-    Ok(Ours::of(word(2)?, session, term, number(5, "sequence")?, ends))
+fn ours(text: &str, session: &str, [term, sequence, ends]: [&str; 3]) -> Result<Ours, String> {
+    let number = |text: &str, what| text.parse::<u64>().map_err(|_| format!("its {what} is not a number"));
+    let session = Some(session).filter(|session| !session.is_empty()).map(Session::from_record);
+    let term = if session.is_some() { number(term, "term")? } else { 0 };
+    let ends = if ends.is_empty() { None } else { Some(number(ends, "end")?) };
+    Ok(Ours::of(text.to_owned(), session, term, number(sequence, "sequence")?, ends))
 }

@@ -61,12 +61,16 @@ local function read(key, place)
   return found
 end
 
+local function answer(status, documents)
+  return { status, { number(now), run, documents } }
+end
+
 local function get()
-  local answer = { 'done', number(now), run }
+  local documents = {}
   for index = 2, #KEYS do
-    answer[index + 2] = read(KEYS[index], ARGV[index])
+    documents[index - 1] = read(KEYS[index], ARGV[index])
   end
-  return answer
+  return answer('done', documents)
 end
 
 local function put()
@@ -74,13 +78,13 @@ local function put()
   local over = { run = ARGV[4], write = ARGV[5], sequence = ARGV[6], ends = ARGV[7] }
   local text, session, term, sequence, lasts, channel = ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13]
   local found, ends = read(key, place), ''
-  local refused = { 'refused', number(now), run, found }
+  local refused = answer('refused', { found })
   if found[1] == 'strange' then
     return refused
   end
   -- This very request was sent twice.
   if found[1] == FORMAT and found[2] == write then
-    return { 'done', number(now), run, found }
+    return answer('done', { found })
   end
   if run ~= over.run or found[2] ~= over.write then
     return refused
@@ -102,7 +106,7 @@ local function put()
   end
   -- Without the permission to publish, standbys look when the lease would have ended.
   local unheard = channel ~= '' and type(redis.pcall('PUBLISH', channel, '')) == 'table'
-  return { unheard and 'unheard' or 'done', number(now), run, { FORMAT, write, text, session, term, sequence, ends } }
+  return answer(unheard and 'unheard' or 'done', { { FORMAT, write, text, session, term, sequence, ends } })
 end
 
 local function touch()
@@ -116,14 +120,14 @@ local function touch()
       call('HSET', key, 'sequence', found[6], 'ends', found[7])
     end
   end
-  local answer = { outcome, number(now), run, found }
+  local documents = { found }
   -- Not among the KEYS: the server refuses a whole script if it denies one of those. Whatever is wrong with these does the
-  -- lease no harm.
+  -- lease no harm: then fewer are shown.
   for index = 6, #ARGV do
     local is_read, also = pcall(read, ARGV[index], '')
-    answer[#answer + 1] = is_read and also or { 'unread' }
+    documents[#documents + 1] = is_read and also or nil
   end
-  return answer
+  return answer(outcome, documents)
 end
 
 return ({ get = get, put = put, touch = touch })[ARGV[1]]()

@@ -1,64 +1,21 @@
-//! What a failed request means: unknown once its first byte may have been sent, unless the server says that it turned
-//! the request away. The hazard: some servers repeat what they received, even a password.
+//! What it means that the server turned a request away. The hazard: some servers repeat what they received, even a
+//! password.
 
 use super::address::Login;
-use super::connection::Server;
-use crate::lease::show;
 use crate::store::StoreError;
-use crate::store::error::{in_short, innermost};
-use redis::{ErrorKind, RedisError};
-use std::time::Duration;
+use crate::store::error::in_short;
 
-/// The error of a request without an answer in time. No error of a socket has this kind.
-pub const SILENCE: (ErrorKind, &str) = (ErrorKind::Client, "no answer in time");
-
-/// The error of a request; unless `is_sent`, of the login before it, so that nothing was applied.
-pub fn explain(server: &Server, timeout: Duration, error: &RedisError, is_sent: bool) -> StoreError {
-    let Server { name: place, login, .. } = server;
-    if let Some(code) = error.code() {
-        return refused(place, login, code, &login.conceal(error.detail().unwrap_or_default()));
-    }
-    let message = match error.kind() {
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => format!("{place} does not speak the Redis protocol"),
-        ErrorKind::Client if is_sent => format!("{place} did not answer within {}", show(timeout)),
-        ErrorKind::Client => format!("cannot reach {place}: no answer within {}", show(timeout)),
-        _ => {
-            let mut why = innermost(error);
-            // With TLS 1.3, a server may look at our certificate after the handshake.
-            if why.contains("CertificateRequired") || why.contains("certificate required") {
-                why += ": it asks for a certificate: add cert=FILE and key=FILE to the store URL";
-            }
-            if is_sent {
-                format!("the connection to {place} broke: {why}")
-            } else {
-                format!("cannot reach {place}: {why}")
-            }
-        }
+pub fn refused(place: &str, Login { user, password }: &Login, code: &str, said: &str) -> StoreError {
+    let user = user.as_deref().unwrap_or("default");
+    // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
+    let said = said.split(", with args beginning").next().unwrap_or_default();
+    // "... used memory > 'maxmemory'. script: HASH, on @user_script:15."
+    let said = said.split(" script: ").next().unwrap_or_default();
+    // Hidden before the text is cut, which might leave a part of the password.
+    let said = match password {
+        Some(password) => in_short(&said.replace(password.expose(), "(secret)")),
+        None => in_short(said),
     };
-    if is_sent { StoreError::unknown(message) } else { StoreError::not_applied(message) }
-}
-
-impl Login {
-    /// `text` on one line, without our password and what servers add to their messages.
-    fn conceal(&self, text: &str) -> String {
-        // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
-        let text = text.split(", with args beginning").next().unwrap_or_default();
-        // "... used memory > 'maxmemory'. script: HASH, on @user_script:15."
-        let text = text.split(" script: ").next().unwrap_or_default();
-        // Hidden before the text is cut, which might leave a part of the password.
-        match &self.password {
-            Some(password) => in_short(&text.replace(password.expose(), "(secret)")),
-            None => in_short(text),
-        }
-    }
-
-    fn name(&self) -> &str {
-        self.user.as_deref().unwrap_or("default")
-    }
-}
-
-fn refused(place: &str, login: &Login, code: &str, said: &str) -> StoreError {
-    let user = login.name();
     match code {
         // Long commands are turned away as "unauthenticated".
         _ if code == "NOAUTH" || said.contains("unauthenticated") => StoreError::denied(format!(
@@ -110,7 +67,7 @@ mod tests {
 
     fn told(code: &str, text: &str) -> StoreError {
         let login = Login { user: Some("me".to_owned()), password: Some(Secret::from("hunter2".to_owned())) };
-        refused("redis at h:6379", &login, code, &login.conceal(text))
+        refused("redis at h:6379", &login, code, text)
     }
 
     #[test]

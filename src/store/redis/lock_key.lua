@@ -29,36 +29,36 @@ if what == 'let go' then
       call('DEL', INFO)
     end
   end
-  return { 'done' }
+  return { 'done', {} }
 end
 -- A leader's own SET replaces what stands at INFO, whatever its type.
 if value == nil or (info == nil and not leads) then
-  return { 'strange', value == nil and KEY or INFO }
+  return { 'strange', { value == nil and KEY or INFO } }
 end
 if value and not held then
   local left = call('PTTL', KEY)
   if left == -1 and not leads then
-    return { 'eternal' }
+    return { 'eternal', {} }
   end
-  return { 'held', value, left == -1 and '' or math.max(left, 0), info or '' }
+  return { 'held', { value, left == -1 and '' or string.format('%.0f', math.max(left, 0)), info or '' } }
 end
 if what == 'look' then
-  return { 'done' }
+  return { 'done', {} }
 end
 -- This request is late: the same candidate leads again.
 if held and held > term then
-  return { 'lost' }
+  return { 'lost', {} }
 end
 -- This request may come after the key was let go, so it takes nothing.
 if what == 'confirm' and not value then
-  return { 'lost' }
+  return { 'lost', {} }
 end
 if what == 'regain' or (what == 'confirm' and value ~= mine) then
   call('SET', KEY, lost, 'PX', lease)
-  return { 'lost' }
+  return { 'lost', {} }
 end
 if INFO then
   call('SET', INFO, record, 'PX', lease)
 end
 call('SET', KEY, mine, 'PX', lease)
-return { 'done' }
+return { 'done', {} }

@@ -13,131 +13,72 @@
 //! Whether another program that lost the key has stopped, no script can see.
 
 use super::connection::Client;
-use super::script::{self, Script};
+use super::script;
 use crate::lease::{Candidate, Session, Term};
 use crate::store::error::in_short;
 use crate::store::foreign_lock::{self, ForeignLock, Hold};
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::time::{millis, millis_of_rfc3339, wall_clock_millis};
 use parking_lot::Mutex;
-use redis::cmd;
-use serde::Deserialize;
+use redis::{ToRedisArgs, cmd};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-
-const MOST_BYTES: usize = 512;
 
 /// The ends of MapleFile's keys: the lock, and beside it what its holder says of itself.
 const LOCK_ENDS: &str = ":leader:lock";
 const INFO_ENDS: &str = ":leader:info";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
-    pub key: String,
-    /// Where the holder describes itself, in JSON.
-    pub info: Option<String>,
-}
-
-impl Keys {
-    pub fn read(scheme: &str, key: Option<String>, prefix: &str) -> Result<Option<Self>, String> {
-        let Some(key) = key else { return Ok(None) };
-        if key.len() > MOST_BYTES {
-            return Err(format!("lock_key= of {scheme}:// is longer than {MOST_BYTES} bytes"));
-        }
-        if key.starts_with(&format!("{prefix}{{leases}}:")) {
-            return Err(format!(
-                "lock_key= of {scheme}:// names a key of leaderrun itself: name the key of the other programs"
-            ));
-        }
-        let info = key.strip_suffix(LOCK_ENDS).map(|name| format!("{name}{INFO_ENDS}"));
-        Ok(Some(Self { key, info }))
-    }
-
-    fn names(&self) -> Vec<&str> {
-        std::iter::once(&self.key).chain(&self.info).map(String::as_str).collect()
-    }
-
-    fn holder(&self, value: &str, info: &str, expires_in: Option<Duration>) -> Holder {
-        // An earlier holder may have left the record.
-        let info = serde_json::from_str::<Info>(info).unwrap_or_default();
-        let info = if info.is_of(value) { info } else { Info::default() };
-        let name = in_short(info.instance_id.as_deref().unwrap_or(value));
-        let time = |text: Option<String>| text.as_deref().and_then(millis_of_rfc3339);
-        // By the holder's clock, so only for people.
-        let renewed_ago =
-            time(info.last_heartbeat).map(|at| Duration::from_millis(wall_clock_millis().saturating_sub(at)));
-        Holder {
-            owner: if name.is_empty() { "a program without a name".to_owned() } else { name },
-            host: info.hostname.map(|host| in_short(&host)).filter(|host| !host.is_empty()),
-            since_millis: time(info.started_at),
-            expires_in,
-            renewed_ago,
-            foreign_lock: Some(format!("the key {}", self.key)),
-            ..Holder::default()
-        }
-    }
-}
-
-#[derive(Default, Deserialize)]
-struct Info {
-    instance_id: Option<String>,
-    hostname: Option<String>,
-    started_at: Option<String>,
-    last_heartbeat: Option<String>,
-    /// In our own records: the beginning of the key's value.
-    session: Option<String>,
-}
-
-impl Info {
-    fn is_of(&self, value: &str) -> bool {
-        let session = value.split(' ').next();
-        self.instance_id.as_deref() == Some(value) || (self.session.is_some() && self.session.as_deref() == session)
-    }
-}
-
 pub struct LockKey {
-    keys: Keys,
+    key: String,
+    /// Where the holder describes itself, in JSON.
+    info: Option<String>,
     client: Arc<Client>,
-    script: Script,
-    replicas: u32,
     /// When it was taken, in milliseconds since 1970.
     started: Mutex<u64>,
 }
 
 impl LockKey {
-    pub fn new(keys: &Keys, client: &Arc<Client>, replicas: u32) -> Self {
-        let (keys, client) = (keys.clone(), Arc::clone(client));
-        Self { keys, client, script: Script::new(script::LOCK_KEY), replicas, started: Mutex::default() }
+    pub fn new(key: &str, client: &Arc<Client>) -> Self {
+        let info = key.strip_suffix(LOCK_ENDS).map(|name| format!("{name}{INFO_ENDS}"));
+        Self { key: key.to_owned(), info, client: Arc::clone(client), started: Mutex::default() }
     }
 
-    async fn ask(&self, words: &[&str], replicas: u32) -> Result<Hold, StoreError> {
-        let names = self.keys.names();
-        let answer = self.script.run(&self.client, &names, words, replicas).await.map_err(|error| {
+    fn keys(&self) -> Vec<&str> {
+        std::iter::once(&self.key).chain(&self.info).map(String::as_str).collect()
+    }
+
+    async fn ask(&self, words: &(impl ToRedisArgs + Sync), waits: bool) -> Result<Hold, StoreError> {
+        let keys = self.keys();
+        let answer = self.client.run(script::LOCK_KEY, &keys, words, waits).await.map_err(|error| {
             if error.kind != ErrorKind::Denied {
                 return error;
             }
             // The server does not say which key it means.
-            let message = format!("{error}: lock_key= needs permission to read and write {} too", names.join(" and "));
+            let message = format!("{error}: lock_key= needs permission to read and write {} too", keys.join(" and "));
             StoreError { message, ..error }
-        })?;
-        let word = |index: usize| answer.get(index).and_then(script::text).unwrap_or_default();
-        let (key, place) = (&self.keys.key, &self.client);
-        match word(0).as_str() {
+        });
+        let (status, words): (String, Vec<Vec<u8>>) = answer?;
+        // Those of other programs may not be text.
+        let word = |index: usize| String::from_utf8_lossy(words.get(index).map_or(&[], Vec::as_slice));
+        let (key, place) = (&self.key, &self.client);
+        match status.as_str() {
             "done" => Ok(Hold::Held),
             "lost" => Ok(Hold::Lost),
-            "held" => {
-                let left = word(2).parse().ok().map(Duration::from_millis);
-                Ok(Hold::Taken(self.keys.holder(&word(1), &word(3), left)))
-            }
+            "held" => Ok(Hold::Taken(Holder {
+                expires_in: word(1).parse().ok().map(Duration::from_millis),
+                foreign_lock: Some(self.name()),
+                ..holder_of(&word(0), &word(2))
+            })),
             "eternal" => Err(StoreError::misconfigured(format!(
                 "the key {key} in {place}, which lock_key= names, never expires, so nobody could take it after its holder \
                  died: delete it, or give it an expiry"
             ))),
             "strange" => Err(StoreError::misconfigured(format!(
                 "the key {} in {place} is not a string, so it is not a lock: name another with lock_key=",
-                word(1)
+                word(0)
             ))),
-            _ => Err(script::not_understood(&place.to_string())),
+            _ => Err(script::not_understood(place)),
         }
     }
 }
@@ -145,11 +86,11 @@ impl LockKey {
 #[async_trait::async_trait]
 impl ForeignLock for LockKey {
     fn name(&self) -> String {
-        format!("the key {}", self.keys.key)
+        format!("the key {}", self.key)
     }
 
     async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
-        let looked = self.ask(&["look", session.map_or("", Session::as_str)], 0).await?;
+        let looked = self.ask(&("look", session.map_or("", Session::as_str)), false).await?;
         Ok(if let Hold::Taken(holder) = looked { Some(holder) } else { None })
     }
 
@@ -158,9 +99,8 @@ impl ForeignLock for LockKey {
             *self.started.lock() = wall_clock_millis();
         }
         let record = foreign_lock::record(candidate, term, *self.started.lock()).to_string();
-        let (session, term) = (candidate.session.as_str(), term.to_string());
-        let lease = millis(candidate.lease).to_string();
-        let ask = async |how: &str| self.ask(&[how, session, &term, &lease, &record], self.replicas).await;
+        let (session, lease) = (candidate.session.as_str(), millis(candidate.lease));
+        let ask = async |how: &str| self.ask(&(how, session, term.0, lease, &record), true).await;
         if !again {
             return ask("take").await;
         }
@@ -172,18 +112,36 @@ impl ForeignLock for LockKey {
     }
 
     async fn let_go(&self, candidate: &Candidate, term: Term) -> Result<(), StoreError> {
-        self.ask(&["let go", candidate.session.as_str(), &term.to_string()], 0).await.map(drop)
+        self.ask(&("let go", candidate.session.as_str(), term.0), false).await.map(drop)
     }
 
     async fn try_out(&self) -> Result<Option<Holder>, StoreError> {
-        for key in self.keys.names() {
+        for key in self.keys() {
             // The two conditions exclude each other, so nothing is written. But the server checks permissions first.
-            match self.client.request(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await {
+            match self.client.ask::<()>(cmd("SET").arg(key).arg("check").arg("NX").arg("XX")).await {
                 Err(error) if error.kind == ErrorKind::Denied => return Err(error),
-                Ok(_) | Err(_) => {}
+                Ok(()) | Err(_) => {}
             }
         }
         self.holder(None).await
+    }
+}
+
+/// Who wrote this value, and beside it perhaps this record.
+fn holder_of(value: &str, info: &str) -> Holder {
+    let info: Value = serde_json::from_str(info).unwrap_or_default();
+    // An earlier holder may have left the record. Ours names the session, with which the value begins.
+    let is_its = info["instance_id"] == value || value.split(' ').next().is_some_and(|of| info["session"] == of);
+    let text = |name: &str| info[name].as_str().filter(|_| is_its);
+    let short = |text: &str| Some(in_short(text)).filter(|text| !text.is_empty());
+    // By the holder's clock, so only for people.
+    let time = |name| text(name).and_then(millis_of_rfc3339);
+    Holder {
+        owner: short(text("instance_id").unwrap_or(value)).unwrap_or_else(|| "a program without a name".to_owned()),
+        host: text("hostname").and_then(short),
+        since_millis: time("started_at"),
+        renewed_ago: time("last_heartbeat").map(|at| Duration::from_millis(wall_clock_millis().saturating_sub(at))),
+        ..Holder::default()
     }
 }
 
@@ -191,16 +149,12 @@ impl ForeignLock for LockKey {
 mod tests {
     use super::*;
 
-    fn maplefile() -> Keys {
-        Keys { key: "maplefile:leader:lock".into(), info: Some("maplefile:leader:info".into()) }
-    }
-
     #[test]
     fn a_record_that_another_holder_left_says_nothing() {
         for info in [r#"{"instance_id":"backend-6","hostname":"h6"}"#, "", "[]", "{", r#"{"instance_id":7}"#] {
-            let holder = maplefile().holder("backend-7", info, None);
+            let holder = holder_of("backend-7", info);
             assert!(holder.owner == "backend-7" && holder.host.is_none(), "{holder:?}");
         }
-        assert_eq!(maplefile().holder(" ", "", None).owner, "a program without a name");
+        assert_eq!(holder_of(" ", "").owner, "a program without a name");
     }
 }
