@@ -11,11 +11,11 @@ mod fleet;
 mod programs;
 pub mod proxy;
 mod route;
-mod table;
 
 pub use programs::run_if_respawned;
 
 use super::forget::TERMS_APART;
+use super::object::{as_json, object};
 use super::operator::LOOK_EVERY;
 use super::own_lease::{OwnLease, Taking};
 use super::{Client, PROGRAM, next_stop, say};
@@ -29,7 +29,7 @@ use crate::runtime;
 use crate::store::url::Secret;
 use crate::store::{Answer, Location, StoreError};
 use crate::text::{self, in_words, on_one_line};
-use crate::time::BootInstant;
+use crate::time::{BootInstant, millis};
 use clap::{Args, ValueEnum};
 use evidence::{Evidence, TestError, Verdict};
 use faults::Fault;
@@ -44,7 +44,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
-use table::Row;
 use tokio::time::{sleep, timeout};
 
 #[derive(Debug, Args)]
@@ -166,7 +165,8 @@ impl Bench<'_> {
         let begun = BootInstant::now();
         let (mut held, mut failed, mut not_run) = (0, 0, 0);
         if !self.json {
-            writeln!(stdout(), "{}", table::header())?;
+            let names = ["FAULT", "OVERLAP", "ORPHANS", "TERMS", "HANDOVER", "VERDICT"];
+            writeln!(stdout(), "{}", line(names))?;
         }
         for &fault in faults {
             let row = self.row(fault).await?;
@@ -239,17 +239,76 @@ impl Bench<'_> {
             let proxy = Proxy::to(&route.host, route.port).await?;
             ways.push((route.through(proxy.address), proxy));
         }
-        self.look_through(&ways[0].0).await.map_err(|error| {
+        let looked = async {
+            let location = Location::from_url(ways[0].0.expose()).map_err(StoreError::misconfigured)?;
+            location.open(self.request_timeout).await?.observe(&self.setting.shard).await
+        };
+        looked.await.map_err(|error| {
             TestError::Impossible(format!("the store cannot be used through a proxy: {}", error.message))
         })?;
         Ok(ways)
     }
+}
 
-    async fn look_through(&self, url: &Secret) -> Answer<()> {
-        let location = Location::from_url(url.expose()).map_err(StoreError::misconfigured)?;
-        let store = location.open(self.request_timeout).await?;
-        store.observe(&self.setting.shard).await.map(drop)
+/// A row of the table, printed when the fault is over.
+struct Row {
+    fault: String,
+    verdict: Verdict,
+    /// None if it was not run.
+    evidence: Option<Evidence>,
+}
+
+impl Row {
+    fn words(&self) -> (&'static str, Option<&str>) {
+        match &self.verdict {
+            Verdict::Held => ("held", None),
+            Verdict::Failed(why) => ("failed", Some(why)),
+            Verdict::NotRun(why) => ("not run", Some(why)),
+        }
     }
+
+    fn as_json(&self) -> String {
+        let (verdict, why) = self.words();
+        let evidence = self.evidence.as_ref();
+        as_json(&object! {
+            fault: &self.fault,
+            verdict,
+            why,
+            overlap_ms: evidence.map(|evidence| millis(evidence.overlap)),
+            orphans: evidence.map(|evidence| evidence.orphans),
+            terms: evidence.map(|evidence| evidence.terms),
+            terms_rise: evidence.map(|evidence| evidence.terms_rise),
+            handover_ms: evidence.and_then(Evidence::handover).map(millis),
+        })
+    }
+
+    fn as_text(&self) -> String {
+        let evidence = self.evidence.as_ref();
+        let terms = evidence.map(|evidence| match evidence.terms {
+            0 => "none",
+            _ if !evidence.terms_rise => "fell",
+            1 => "one",
+            _ => "rose",
+        });
+        let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let verdict = match self.words() {
+            (verdict, Some(why)) => format!("{verdict}: {}", on_one_line(why.to_owned())),
+            (verdict, None) => verdict.to_owned(),
+        };
+        line([
+            &self.fault,
+            &cell(evidence.map(|evidence| format!("{}ms", millis(evidence.overlap)))),
+            &cell(evidence.map(|evidence| evidence.orphans.to_string())),
+            &cell(terms.map(str::to_owned)),
+            &cell(evidence.and_then(Evidence::handover).map(|gap| format!("{}ms", millis(gap)))),
+            &verdict,
+        ])
+    }
+}
+
+/// Rows are printed one by one, so the widths are fixed.
+fn line([fault, overlap, orphans, terms, handover, verdict]: [&str; 6]) -> String {
+    format!("{fault:<15}  {overlap:<7}  {orphans:<7}  {terms:<5}  {handover:<8}  {verdict}")
 }
 
 struct Scratch(PathBuf);

@@ -75,11 +75,9 @@ impl<'a> Fleet<'a> {
         let mut ways = ways.into_iter();
         for index in 1..=CANDIDATES {
             let owner = owner(index);
-            let way = ways.next().map(|(through, proxy)| {
-                self.ways.insert(owner.clone(), proxy);
-                through
-            });
-            self.start(&owner, way.as_ref().or(url), flags)?;
+            let (through, proxy) = ways.next().unzip();
+            self.start(&owner, through.as_ref().or(url), flags)?;
+            self.ways.extend(proxy.map(|proxy| (owner, proxy)));
         }
         Ok(())
     }
@@ -150,8 +148,9 @@ impl<'a> Fleet<'a> {
     }
 
     pub fn guard_of(&self, owner: &str) -> Option<Pid> {
-        let backstop = child_of(*self.candidates.get(owner)?)?;
-        child_of(backstop)
+        let number = |pid: Pid| pid.as_raw().cast_unsigned();
+        let child_of = |parent: Pid| numbers().find(|&pid| parent_of(number(pid)) == Some(number(parent)));
+        child_of(child_of(*self.candidates.get(owner)?)?)
     }
 
     fn reap(&mut self) {
@@ -236,13 +235,11 @@ impl<'a> Fleet<'a> {
     }
 
     pub async fn kill(&mut self) {
-        let kill = |fleet: &mut Self| {
-            if !fleet.tree.is_empty() {
-                fleet.tree.kill();
-            }
+        let is_dead = |fleet: &mut Self| {
+            fleet.tree.kill();
             fleet.tree.is_empty()
         };
-        self.wait_until(SLACK, kill).await;
+        self.wait_until(SLACK, is_dead).await;
     }
 
     async fn wait_until(&mut self, limit: Duration, reached: impl Fn(&mut Self) -> bool) -> bool {
@@ -293,10 +290,6 @@ fn commands_of(stamps: &Path) -> usize {
 
 const COMMAND: &[u8] = programs::COMMAND.as_bytes();
 const NAME: &[u8] = programs::COMMAND_NAME.as_bytes();
-
-fn child_of(parent: Pid) -> Option<Pid> {
-    numbers().find(|pid| parent_of(pid.as_raw().cast_unsigned()) == Some(parent.as_raw().cast_unsigned()))
-}
 
 fn numbers() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

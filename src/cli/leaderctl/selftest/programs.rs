@@ -40,28 +40,32 @@ static CLOCK_FILE: OnceLock<PathBuf> = OnceLock::new();
 pub fn run_if_respawned() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;
-    if name == CANDIDATE_NAME {
-        return Some(be_candidate());
-    }
-    if name == COMMAND && arguments.next().is_some_and(|first| first == COMMAND_NAME) {
-        return Some(ended(be_command(arguments)));
-    }
-    guard::run_if_respawned().or_else(orphan_release::run_if_respawned)
+    let done = if name == CANDIDATE_NAME {
+        be_candidate()
+    } else if name == COMMAND && arguments.next().is_some_and(|first| first == COMMAND_NAME) {
+        be_command(arguments).map(|()| ExitCode::SUCCESS)
+    } else {
+        return guard::run_if_respawned().or_else(orphan_release::run_if_respawned);
+    };
+    Some(done.unwrap_or_else(|error| {
+        eprintln!("{CANDIDATE_NAME}: {error}");
+        ExitCode::from(crate::exit::OS_ERROR)
+    }))
 }
 
 /// Does what the real program does, from its options on.
-fn be_candidate() -> ExitCode {
+fn be_candidate() -> io::Result<ExitCode> {
     let parent = std::env::var(PARENT_VARIABLE).ok().and_then(|number| number.parse().ok()).map(Pid::from_raw);
     let bound = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     // The parent may have died before the line above took effect.
     if bound.is_err() || parent != Some(getppid()) {
-        return ended(Err(io::Error::other("its parent is gone")));
+        return Err(io::Error::other("its parent is gone"));
     }
     if let Some(path) = std::env::var_os(CLOCK_VARIABLE) {
         CLOCK_FILE.get_or_init(|| path.into());
         time::simulate(time::boot_clock, stepped_wall_clock);
     }
-    leaderrun::main()
+    Ok(leaderrun::main())
 }
 
 fn stepped_wall_clock() -> u64 {
@@ -110,15 +114,5 @@ fn stamp(path: &OsString, until: BootInstant) -> io::Result<()> {
         let told = format!("{owner} {term} {pid} {}", now.as_nanos());
         file.write_all(format!("{told:<127}\n").as_bytes())?;
         std::thread::sleep(STAMP_EVERY);
-    }
-}
-
-fn ended(result: io::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{CANDIDATE_NAME}: {error}");
-            ExitCode::from(crate::exit::OS_ERROR)
-        }
     }
 }
