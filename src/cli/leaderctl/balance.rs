@@ -222,7 +222,7 @@ impl<'a> Fleet<'a> {
                 left_alone.extend(why.map(|why| LeftAlone { shard: shard.to_string(), why }));
                 continue;
             }
-            let why = stays(holder, shown).or_else(|| is_young(holder).filter(|_| emptied.is_none()));
+            let why = stays(holder, shown, emptied.is_some());
             let stays = why.is_some() || emptied.is_some() && !goes;
             left_alone.extend(
                 why.filter(|_| emptied.is_none() || goes).map(|why| LeftAlone { shard: shard.to_string(), why }),
@@ -305,7 +305,7 @@ impl<'a> Fleet<'a> {
             let operator = Operator { client: self.client, shard: &next.shard, json };
             let target = self.hosts[next.to].as_str();
             let hold = HOLD.min(wait);
-            let handover = Handover { to: Some(target), force: false, hold, wait: Some(Some(wait)) };
+            let handover = Handover { to: Some(target), force: false, hold, wait: Some(wait) };
             match handover.order(&operator, &holder).await? {
                 Progress::Followed { successor, told } if successor.host.as_deref() == Some(target) => {
                     if !json {
@@ -316,7 +316,7 @@ impl<'a> Fleet<'a> {
                     return Err(operator.refusal(&format!("{successor} leads, and no candidate on {target}")));
                 }
                 Progress::Refused(why) => return Err(operator.refusal(&why)),
-                Progress::Ordered(_) | Progress::NotYet(_) => {
+                Progress::Ordered(_) | Progress::NotYet => {
                     return Err(operator.refusal(&format!(
                         "no candidate on {target} leads after {}; the order stays in force",
                         show_seconds(wait)
@@ -364,7 +364,8 @@ impl<'a> Fleet<'a> {
     }
 }
 
-fn stays(holder: &Holder, shown: &Shown) -> Option<String> {
+/// Why it does not move.
+fn stays(holder: &Holder, shown: &Shown, even_if_young: bool) -> Option<String> {
     if holder.term.is_none() || holder.session.is_none() {
         return Some(takes_no_orders(holder));
     }
@@ -378,12 +379,9 @@ fn stays(holder: &Holder, shown: &Shown) -> Option<String> {
     if handover.is_some_and(|handover| Some(handover.term) == holder.term) {
         return Some("it has been ordered to step down".to_owned());
     }
-    None
-}
-
-fn is_young(holder: &Holder) -> Option<String> {
     let age = wall_clock_millis().saturating_sub(holder.since_millis?);
-    (age < whole_millis(YOUNG)).then(|| format!("it has had this leader for less than {}", show_seconds(YOUNG)))
+    let is_young = !even_if_young && age < whole_millis(YOUNG);
+    is_young.then(|| format!("it has had this leader for less than {}", show_seconds(YOUNG)))
 }
 
 /// Does `work` while it leads the shard [`BALANCE`], so that nobody else balances.

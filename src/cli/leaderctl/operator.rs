@@ -11,8 +11,8 @@ use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::notes::history::{self, Ordered};
-use crate::notes::orders::{self, Orders, PauseOrder};
-use crate::notes::standbys::{self, Standby};
+use crate::notes::orders::{self, Orders};
+use crate::notes::standbys::Standby;
 use crate::store::{Answer, Holder, Report, StoreError};
 use crate::text::on_one_line;
 use std::process::ExitCode;
@@ -27,82 +27,16 @@ pub struct Operator<'a> {
     pub json: bool,
 }
 
-#[derive(Debug)]
-pub enum Waited {
-    Free,
-    /// Its time is over, or an operator has ended or replaced it.
-    PauseEnded,
-}
-
-pub struct Leaders {
-    pub led: Vec<(Shard, Holder)>,
-    /// Why there may be more leaders.
-    pub hidden: Option<StoreError>,
-    pub never_led: bool,
-}
-
-impl Leaders {
-    pub fn terms(&self) -> impl Iterator<Item = (Shard, Term)> {
-        self.led.iter().filter_map(|(shard, holder)| Some((shard.clone(), holder.term?)))
-    }
-
-    /// What they do: `one` for one leader, `several` for more.
-    pub fn told(&self, shard: &Shard, one: &str, several: &str) -> String {
-        let named = self.led.iter().map(|(led, holder)| match led {
-            whole if whole == shard => holder.to_string(),
-            slot => format!("{holder} of {slot}"),
-        });
-        let does = if self.led.len() == 1 { one } else { several };
-        format!("{} {does}", named.collect::<Vec<_>>().join(", "))
-    }
-}
-
 impl Operator<'_> {
     pub async fn inspect(&self) -> Answer<Report> {
         self.client.inspect(self.shard).await
-    }
-
-    pub async fn leaders(&self) -> Answer<Leaders> {
-        let report = self.inspect().await?;
-        let slots = Slots::of(self.client, self.shard).await?;
-        let never_led = never_led(&report, &slots);
-        let whole = report.holder.map(|holder| (self.shard.clone(), holder));
-        let led = slots.led().map(|(slot, holder)| (slot.clone(), holder.clone()));
-        Ok(Leaders { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden, never_led })
-    }
-
-    /// None if the wait takes longer than `most`.
-    pub async fn wait_until_free(
-        &self,
-        most: Option<Duration>,
-        led: &[(Shard, Holder)],
-        pause: &PauseOrder,
-    ) -> Answer<Option<Waited>> {
-        // A shard that is free is not checked again.
-        let mut left: Vec<_> = led.iter().map(|(shard, _)| shard).collect();
-        let look = async || {
-            while let Some(shard) = left.last() {
-                if self.client.inspect(shard).await?.holder.is_some() {
-                    break;
-                }
-                left.pop();
-            }
-            // Read last, so that a candidate that gets the lease later reads the same pause.
-            let stands = self.orders().await?.pause.is_some_and(|standing| standing.id == pause.id);
-            Ok(match (stands, left.is_empty()) {
-                (false, _) => Some(Waited::PauseEnded),
-                (true, true) => Some(Waited::Free),
-                (true, false) => None,
-            })
-        };
-        look_until(most, look).await
     }
 
     pub async fn orders(&self) -> Answer<Orders> {
         self.client.ask(orders::read(self.client.store, self.shard)).await
     }
 
-    pub async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Answer<Orders> {
+    async fn change(&self, edit: impl FnMut(&mut Orders) -> bool) -> Answer<Orders> {
         self.client.several(orders::change(self.client.store, self.shard, edit)).await
     }
 
@@ -149,21 +83,6 @@ impl Operator<'_> {
         }
     }
 
-    /// Announces a pause of a shard that nobody ever led, which would not be listed otherwise. Failures are ignored.
-    pub async fn announce_pause(&self, pause: &PauseOrder, replaced: Option<&PauseOrder>) {
-        if let Some(replaced) = replaced {
-            self.withdraw_pause(replaced).await;
-        }
-        if self.inspect().await.is_ok_and(|report| report == Report::default()) {
-            let _ =
-                self.client.ask(standbys::announce_pause(self.client.store, self.shard, &pause.id, pause.left)).await;
-        }
-    }
-
-    pub async fn withdraw_pause(&self, pause: &PauseOrder) {
-        let _ = self.client.ask(standbys::withdraw_pause(self.client.store, self.shard, &pause.id)).await;
-    }
-
     /// Prints what was done, or with --json the present state of the shard.
     pub async fn done(&self, sentence: &str) -> Result<ExitCode, Failure> {
         if !self.json {
@@ -195,7 +114,7 @@ impl Operator<'_> {
             return Ok(());
         };
         let is_paused = allowed(self.orders().await)?.is_some_and(|orders| orders.pause.is_some());
-        if is_paused { Ok(()) } else { Err(unknown.refusal(self.shard)) }
+        if is_paused { Ok(()) } else { Err(Failure::of(exit::ctl::UNKNOWN_SHARD, unknown.told(self.shard))) }
     }
 
     pub fn refusal(&self, why: &str) -> Failure {
@@ -208,9 +127,8 @@ impl Operator<'_> {
     }
 
     /// The order stays in force, but had no effect in time.
-    pub fn not_yet(&self, most: Option<Duration>, what: &str) -> ExitCode {
-        let most = most.map(show).unwrap_or_default();
-        self.refuse(&format!("{what} after {most}; the order stays in force"))
+    pub fn not_yet(&self, most: Duration, what: &str) -> ExitCode {
+        self.refuse(&format!("{what} after {}; the order stays in force", show(most)))
     }
 
     pub async fn standbys(&self, leader: &Holder) -> Answer<Vec<Standby>> {
@@ -225,10 +143,7 @@ pub fn takes_no_orders(leader: &Holder) -> String {
 }
 
 /// Looks until it finds something. None if that takes longer than `most`. Reports an outage of the store once.
-pub async fn look_until<T>(
-    most: Option<Duration>,
-    mut look: impl AsyncFnMut() -> Answer<Option<T>>,
-) -> Answer<Option<T>> {
+pub async fn look_until<T>(most: Duration, mut look: impl AsyncFnMut() -> Answer<Option<T>>) -> Answer<Option<T>> {
     let begun = Instant::now();
     let mut away = false;
     loop {
@@ -242,7 +157,7 @@ pub async fn look_until<T>(
             }
             Err(error) => return Err(error),
         }
-        if most.is_some_and(|most| begun.elapsed() >= most) {
+        if begun.elapsed() >= most {
             return Ok(None);
         }
         sleep(LOOK_EVERY).await;

@@ -1,16 +1,18 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
 use super::age::dated;
-use super::operator::{Operator, Waited, takes_no_orders};
-use super::unknown::Unknown;
-use super::{Client, balance, print_lines, say, slots};
+use super::operator::{Operator, look_until, takes_no_orders};
+use super::slots::{self, Slots};
+use super::unknown::{Unknown, never_led};
+use super::{Client, balance, print_lines, say};
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Prefix, Shard, Term, show};
 use crate::notes::history::{self, Ordered};
 use crate::notes::orders::{self, PauseOrder};
-use crate::store::{Answer, StoreError};
+use crate::notes::standbys;
+use crate::store::{Answer, Holder, Report, StoreError};
 use clap::Args;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -31,12 +33,10 @@ struct Targets {
 impl Targets {
     /// An empty prefix is most likely an unset variable.
     fn check(&self, does: &str) -> Result<(), String> {
-        match &self.prefix {
-            Some(prefix) if prefix.as_str().is_empty() => {
-                Err(format!("the prefix is empty: it would {does} every shard; name one"))
-            }
-            Some(_) | None => Ok(()),
+        if self.prefix.as_ref().is_some_and(|prefix| prefix.as_str().is_empty()) {
+            return Err(format!("the prefix is empty: it would {does} every shard; name one"));
         }
+        Ok(())
     }
 
     /// With the shards of slots, which may never be led themselves: a pause of all slots belongs to them.
@@ -97,9 +97,8 @@ pub struct PauseFlags {
 
     /// Return when nobody leads any more, or after this long
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, conflicts_with = "keep",
-          value_parser = flags::duration)]
-    #[expect(clippy::option_option, reason = "an option with an optional value")]
-    wait: Option<Option<Duration>>,
+          default_missing_value = flags::FOREVER, value_parser = flags::wait)]
+    wait: Option<Duration>,
 
     /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
@@ -127,10 +126,10 @@ pub struct ResumeFlags {
 impl PauseFlags {
     pub fn check(&self) -> Result<(), String> {
         self.targets.check("pause")?;
-        match self.lasts {
-            Some(lasts) if lasts < Duration::from_secs(1) => Err("--for must be at least 1s".to_owned()),
-            Some(_) | None => Ok(()),
+        if self.lasts.is_some_and(|lasts| lasts < Duration::from_secs(1)) {
+            return Err("--for must be at least 1s".to_owned());
         }
+        Ok(())
     }
 
     pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
@@ -140,7 +139,10 @@ impl PauseFlags {
         let (mut paused, mut status) = (Vec::new(), ExitCode::SUCCESS);
         for shard in &shards {
             let operator = Operator { client, shard, json: self.json };
-            let led = self.led(&operator).await;
+            // Read before the order, because a leader may obey at once. Only the history needs them, so failures are
+            // ignored.
+            let led = if self.keep { None } else { Leaders::of(&operator).await.ok() };
+            let led: BTreeSet<_> = led.iter().flat_map(Leaders::terms).collect();
             match self.pause(&operator).await {
                 Ok(Ok(order)) => paused.push((operator, led, order)),
                 Ok(Err(refusal)) => status = refusal,
@@ -149,8 +151,8 @@ impl PauseFlags {
         }
         let begun = Instant::now();
         for (operator, led, order) in &paused {
-            let most = self.wait.map(|most| most.map(|most| most.saturating_sub(begun.elapsed())));
-            let told = self.report(operator, led, order, most).await;
+            let left = self.wait.map(|most| most.saturating_sub(begun.elapsed()));
+            let told = self.report(operator, led, order, left).await;
             let told = told.map_err(|error| after(paused.len(), all, "paused", error))?;
             if told != ExitCode::SUCCESS {
                 status = told;
@@ -158,15 +160,6 @@ impl PauseFlags {
         }
         self.targets.conclude("paused", paused.len(), all, self.json)?;
         Ok(status)
-    }
-
-    /// The leaderships that the pause will end. Read before the order, because a leader may obey at once. Only the
-    /// history needs them, so failures are ignored.
-    async fn led(&self, operator: &Operator<'_>) -> BTreeSet<(Shard, Term)> {
-        if self.keep {
-            return BTreeSet::new();
-        }
-        operator.leaders().await.map(|leaders| leaders.terms().collect()).unwrap_or_default()
     }
 
     /// The exit status if the pause was refused.
@@ -181,22 +174,28 @@ impl PauseFlags {
             let refusal = format!("already paused by {by} since {since}{reason}; use --force to replace it");
             return Ok(Err(operator.refuse(&refusal)));
         }
-        operator.announce_pause(&order, replaced.as_ref()).await;
+        // A shard that nobody ever led would not be listed otherwise. Failures are ignored.
+        if let Some(replaced) = replaced {
+            withdraw(operator, &replaced).await;
+        }
+        let Operator { client, shard, .. } = *operator;
+        if operator.inspect().await.is_ok_and(|report| report == Report::default()) {
+            let _ = client.ask(standbys::announce_pause(client.store, shard, &order.id, order.left)).await;
+        }
         Ok(Ok(order))
     }
 
-    #[expect(clippy::option_option, reason = "an option with an optional value")]
     async fn report(
         &self,
         operator: &Operator<'_>,
         led: &BTreeSet<(Shard, Term)>,
         order: &PauseOrder,
-        wait: Option<Option<Duration>>,
+        wait: Option<Duration>,
     ) -> Result<ExitCode, Failure> {
         let Operator { client, shard, .. } = *operator;
         let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
         let paused = |error| operator.although(&format!("paused {until}"), error);
-        let leaders = operator.leaders().await.map_err(paused)?;
+        let leaders = Leaders::of(operator).await.map_err(paused)?;
         if leaders.never_led {
             Unknown::warn(client, shard).await;
         }
@@ -228,15 +227,28 @@ impl PauseFlags {
             let stop = ("stops when it next renews its lease", "stop when they next renew their leases");
             return operator.done(&format!("paused {until}; {}{hidden}", leaders.told(shard, stop.0, stop.1))).await;
         };
-        match operator.wait_until_free(most, &leaders.led, order).await.map_err(paused)? {
-            Some(Waited::Free) => {}
-            Some(Waited::PauseEnded) => {
+        // A shard that is free is not checked again.
+        let mut left: Vec<_> = leaders.led.iter().map(|(shard, _)| shard).collect();
+        let look = async || {
+            while let Some(shard) = left.last() {
+                if client.inspect(shard).await?.holder.is_some() {
+                    break;
+                }
+                left.pop();
+            }
+            // Read last, so that a candidate that gets the lease later reads the same pause.
+            let stands = operator.orders().await?.pause.is_some_and(|standing| standing.id == order.id);
+            Ok((!stands || left.is_empty()).then_some(stands))
+        };
+        match look_until(most, look).await.map_err(paused)? {
+            Some(true) => {}
+            Some(false) => {
                 let how = "its time is over, or it was resumed or replaced";
                 return Ok(operator.refuse(&format!("paused {until}, but the pause ended during the wait: {how}")));
             }
             None => {
                 let who = leaders.told(shard, "has not stopped", "have not all stopped");
-                return Ok(operator.not_yet(self.wait.flatten(), &who));
+                return Ok(operator.not_yet(self.wait.unwrap_or_default(), &who));
             }
         }
         match leaders.hidden {
@@ -247,6 +259,43 @@ impl PauseFlags {
             }
         }
     }
+}
+
+struct Leaders {
+    led: Vec<(Shard, Holder)>,
+    /// Why there may be more leaders.
+    hidden: Option<StoreError>,
+    never_led: bool,
+}
+
+impl Leaders {
+    async fn of(operator: &Operator<'_>) -> Answer<Self> {
+        let report = operator.inspect().await?;
+        let slots = Slots::of(operator.client, operator.shard).await?;
+        let never_led = never_led(&report, &slots);
+        let whole = report.holder.map(|holder| (operator.shard.clone(), holder));
+        let led = slots.led().map(|(slot, holder)| (slot.clone(), holder.clone()));
+        Ok(Self { led: whole.into_iter().chain(led).collect(), hidden: slots.hidden, never_led })
+    }
+
+    fn terms(&self) -> impl Iterator<Item = (Shard, Term)> {
+        self.led.iter().filter_map(|(shard, holder)| Some((shard.clone(), holder.term?)))
+    }
+
+    /// What they do: `one` for one leader, `several` for more.
+    fn told(&self, shard: &Shard, one: &str, several: &str) -> String {
+        let named = self.led.iter().map(|(led, holder)| match led {
+            whole if whole == shard => holder.to_string(),
+            slot => format!("{holder} of {slot}"),
+        });
+        let does = if self.led.len() == 1 { one } else { several };
+        format!("{} {does}", named.collect::<Vec<_>>().join(", "))
+    }
+}
+
+async fn withdraw(operator: &Operator<'_>, pause: &PauseOrder) {
+    let Operator { client, shard, .. } = *operator;
+    let _ = client.ask(standbys::withdraw_pause(client.store, shard, &pause.id)).await;
 }
 
 impl ResumeFlags {
@@ -262,17 +311,17 @@ impl ResumeFlags {
         let all = shards.len();
         let mut resumed = 0;
         // The others are resumed even if that cannot be told.
-        let mut told = Ok(());
+        let mut told = Ok(ExitCode::SUCCESS);
         for shard in &shards {
             let operator = Operator { client, shard, json: self.json };
             let (was_paused, done) =
                 self.resume(&operator).await.map_err(|error| after(resumed, all, "resumed", error))?;
             resumed += usize::from(was_paused);
-            told = told.and(operator.done(&done).await.map(drop));
+            told = told.and(operator.done(&done).await);
         }
-        told.map_err(|error| after(resumed, all, "resumed", error))?;
+        let status = told.map_err(|error| after(resumed, all, "resumed", error))?;
         self.targets.conclude("resumed", resumed, all, self.json)?;
-        Ok(ExitCode::SUCCESS)
+        Ok(status)
     }
 
     /// Returns whether there was a pause, and what was done.
@@ -285,18 +334,15 @@ impl ResumeFlags {
             }
             ended => ended?,
         };
-        if let Some(ended) = &ended {
-            operator.withdraw_pause(ended).await;
+        if let Some(ended) = ended {
+            withdraw(operator, &ended).await;
+            let PauseOrder { by, since_millis, .. } = ended;
+            return Ok((true, format!("resumed; it was paused by {by} since {}", dated(since_millis))));
         }
         // What was found by its prefix is known, even if the pause has ended since.
-        if ended.is_none() && self.targets.prefix.is_none() {
+        if self.targets.prefix.is_none() {
             operator.known_slots(&operator.inspect().await?).await?;
         }
-        Ok(match ended {
-            Some(PauseOrder { by, since_millis, .. }) => {
-                (true, format!("resumed; it was paused by {by} since {}", dated(since_millis)))
-            }
-            None => (false, "not paused".to_owned()),
-        })
+        Ok((false, "not paused".to_owned()))
     }
 }

@@ -82,7 +82,7 @@ impl StatusFlags {
                 let unknown = Unknown::of_never_led(client, shard).await.ok().flatten();
                 // A name that was never led is no slip unless it looks like one.
                 if let Some(unknown) = unknown.filter(|it| it.nearest.is_some() || shown.is_paused()) {
-                    unknown.say(shard);
+                    say(unknown.told(shard));
                 }
             }
         }
@@ -273,23 +273,18 @@ pub fn add_line(text: &mut String, name: &str, value: Option<String>) {
 }
 
 fn state(shown: &Shown) -> String {
-    let advice = shown.slots.as_ref().and_then(Slots::led_as);
-    let led = match (&shown.report.holder, advice) {
+    let led = match (&shown.report.holder, shown.slots.as_ref().and_then(Slots::led_as)) {
         (Some(holder), _) => Some(format!("led by {}", holder.named())),
-        (None, advice) => advice.map(|slots| format!("led as {slots}")),
+        (None, slots) => slots.map(|slots| format!("led as {slots}")),
     };
-    match (shown.is_paused(), led, shown.report.last_term) {
-        (true, Some(led), _) => format!("paused, {led}"),
-        (false, Some(led), _) => led,
-        (paused, None, term) => {
-            let term = term.map(|term| format!(" (last term {term})")).unwrap_or_default();
-            match (paused, shown.was_never_led()) {
-                (true, true) => "paused, never led".to_owned(),
-                (false, true) => "never led".to_owned(),
-                (true, false) => format!("paused{term}"),
-                (false, false) => format!("free{term}"),
-            }
-        }
+    let term = shown.report.last_term.map(|term| format!(" (last term {term})")).unwrap_or_default();
+    match (shown.is_paused(), led) {
+        (true, Some(led)) => format!("paused, {led}"),
+        (false, Some(led)) => led,
+        (true, None) if shown.was_never_led() => "paused, never led".to_owned(),
+        (false, None) if shown.was_never_led() => "never led".to_owned(),
+        (true, None) => format!("paused{term}"),
+        (false, None) => format!("free{term}"),
     }
 }
 

@@ -52,9 +52,9 @@ pub struct StepDownFlags {
     hold: Option<Duration>,
 
     /// Return when another candidate leads, or after this long; with --host, for each shard [default there: 1m]
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, value_parser = flags::duration)]
-    #[expect(clippy::option_option, reason = "an option with an optional value")]
-    wait: Option<Option<Duration>>,
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true,
+          default_missing_value = flags::FOREVER, value_parser = flags::wait)]
+    wait: Option<Duration>,
 
     /// Print the shard's state afterwards as one JSON object; with --host, the moves
     #[arg(long)]
@@ -71,39 +71,29 @@ const MOST_HOLD: Duration = Duration::from_hours(1);
 impl StepDownFlags {
     pub fn check(&self) -> Result<(), String> {
         let hold = self.hold.unwrap_or(USUAL_HOLD);
-        if self.host.is_some() {
-            let too_short = hold < Duration::from_secs(1) || self.wait.flatten().is_some_and(|wait| wait.is_zero());
-            return if too_short {
-                Err("--for must be at least 1s, and --wait more than 0".to_owned())
-            } else {
-                Ok(())
-            };
+        if self.host.is_some() && (hold < Duration::from_secs(1) || self.wait == Some(Duration::ZERO)) {
+            return Err("--for must be at least 1s, and --wait more than 0".to_owned());
         }
-        if hold.is_zero() || hold > MOST_HOLD {
-            return Err(
-                "--for must be more than 0 and at most 1h: the shard may have no leader for that long".to_owned()
-            );
+        if self.host.is_none() && (hold.is_zero() || hold > MOST_HOLD) {
+            let why = "--for must be more than 0 and at most 1h: the shard may have no leader for that long";
+            return Err(why.to_owned());
         }
         Ok(())
     }
 
     pub async fn order(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
-        let shard = match (&self.host, &self.shard) {
-            (None, Some(shard)) => shard,
-            (None, None) => unreachable!("one of them is required"),
-            (Some(host), _) => {
-                let all = Prefix::default();
-                let drain = Drain {
-                    host,
-                    prefix: self.prefix.as_ref().unwrap_or(&all),
-                    lasts: self.hold.unwrap_or(USUAL_MAINTENANCE),
-                    wait: self.wait.flatten().unwrap_or(USUAL_WAIT),
-                    force: self.force,
-                    json: self.json,
-                };
-                return drain.order(client).await;
-            }
-        };
+        if let Some(host) = &self.host {
+            let drain = Drain {
+                host,
+                prefix: &self.prefix.clone().unwrap_or_default(),
+                lasts: self.hold.unwrap_or(USUAL_MAINTENANCE),
+                wait: self.wait.filter(|&wait| wait < Duration::MAX).unwrap_or(USUAL_WAIT),
+                force: self.force,
+                json: self.json,
+            };
+            return drain.order(client).await;
+        }
+        let shard = self.shard.as_ref().expect("without a host it is required");
         let operator = Operator { client, shard, json: self.json };
         if self.cancel {
             return cancel(&operator).await;
@@ -124,7 +114,7 @@ impl StepDownFlags {
         match handover.order(&operator, &holder).await? {
             Progress::Refused(why) => Err(operator.refusal(&why)),
             Progress::Ordered(told) | Progress::Followed { told, .. } => operator.done(&told).await,
-            Progress::NotYet(most) => Ok(operator.not_yet(most, "no other candidate leads")),
+            Progress::NotYet => Ok(operator.not_yet(self.wait.unwrap_or_default(), "no other candidate leads")),
         }
     }
 }
@@ -136,8 +126,7 @@ pub struct Handover<'a> {
     /// Order it even if nobody is known to follow.
     pub force: bool,
     pub hold: Duration,
-    #[expect(clippy::option_option, reason = "an option with an optional value")]
-    pub wait: Option<Option<Duration>>,
+    pub wait: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -148,8 +137,8 @@ pub enum Progress {
     Ordered(String),
     /// Another candidate leads.
     Followed { successor: Holder, told: String },
-    /// Nobody else leads after this long. The order stays in force.
-    NotYet(Option<Duration>),
+    /// Nobody else leads after the wait. The order stays in force.
+    NotYet,
 }
 
 impl Handover<'_> {
@@ -161,10 +150,9 @@ impl Handover<'_> {
         if let Some(to) = self.to.filter(|to| is_called(holder, to)) {
             return Ok(Progress::Refused(format!("{holder} already leads on \"{to}\": name another owner or host")));
         }
-        let warning = match self.followers(operator, holder).await? {
-            Followers::Known => None,
-            Followers::Unknown(what) => Some(what),
-            Followers::Nobody(refusal) => return Ok(Progress::Refused(refusal)),
+        let warning = match self.doubt(operator, holder).await? {
+            Ok(warning) => warning,
+            Err(refusal) => return Ok(Progress::Refused(refusal)),
         };
         let order = orders::handover(term, Some(session), self.to.map(str::to_owned), self.hold)?;
         let is_other = |handover: &HandoverOrder| handover.term == term && handover.id != order.id;
@@ -203,30 +191,43 @@ impl Handover<'_> {
                 "the order ended before another candidate was seen to lead: it was cancelled, or its time is over"
                     .to_owned(),
             ),
-            None => Progress::NotYet(most),
+            None => Progress::NotYet,
         })
     }
 
-    async fn followers(&self, operator: &Operator<'_>, holder: &Holder) -> Answer<Followers> {
-        let called = self.to.map(|to| format!(" is called \"{to}\""));
+    /// A warning if the followers are unknown. The inner error is a refusal, because there are none.
+    async fn doubt(&self, operator: &Operator<'_>, holder: &Holder) -> Answer<Result<Option<String>, String>> {
+        let is_metered = operator.client.store.is_metered();
         let waiting = match operator.standbys(holder).await {
             Ok(waiting) => waiting,
-            Err(error) => return self.uncounted(operator, error),
+            // An outage is an error, because the order would fail as well. A name in `--to` may be mistyped, so an order
+            // that names one must be forced.
+            Err(error) => {
+                let is_outage = matches!(error.kind, ErrorKind::NotApplied | ErrorKind::Unknown);
+                let message = format!("the standbys cannot be read: {}", error.message);
+                if self.force || !is_outage && (self.to.is_none() || is_metered) {
+                    return Ok(Ok(Some(message)));
+                }
+                if is_outage {
+                    return Err(error);
+                }
+                let message = format!("{}: {message}; --force orders it anyway", operator.shard);
+                return Err(StoreError { message, ..error });
+            }
         };
         let follows = |standby: &Standby| self.to.is_none_or(|to| standby.owner == to || standby.host == to);
         if waiting.iter().any(follows) {
-            return Ok(Followers::Known);
+            return Ok(Ok(None));
         }
-        let no_standby = format!("no standby{}", called.as_deref().unwrap_or(" has announced itself"));
-        if operator.client.store.is_metered() {
-            return Ok(Followers::Unknown(format!(
-                "{no_standby} (on this store they announce themselves only with --announce)"
-            )));
+        let called = self.to.map_or(" has announced itself".to_owned(), |to| format!(" is called \"{to}\""));
+        let no_standby = format!("no standby{called}");
+        if is_metered {
+            return Ok(Ok(Some(format!("{no_standby} (on this store they announce themselves only with --announce)"))));
         }
         if self.force {
-            return Ok(Followers::Unknown(no_standby));
+            return Ok(Ok(Some(no_standby)));
         }
-        let there_are = match (&called, waiting.is_empty()) {
+        let there_are = match (self.to, waiting.is_empty()) {
             (None, _) => ", so nobody would lead until --for is over".to_owned(),
             (Some(_), true) => ": no standby has announced itself".to_owned(),
             (Some(_), false) => {
@@ -234,32 +235,8 @@ impl Handover<'_> {
                 format!(": there are {}", names.collect::<Vec<_>>().join(", "))
             }
         };
-        Ok(Followers::Nobody(on_one_line(format!("{no_standby}{there_are}; --force orders it anyway"))))
+        Ok(Err(on_one_line(format!("{no_standby}{there_are}; --force orders it anyway"))))
     }
-
-    /// The followers cannot be read. A name in `--to` may be mistyped, so an order that names one must be forced; an
-    /// outage is an error, because the order would fail as well.
-    fn uncounted(&self, operator: &Operator<'_>, error: StoreError) -> Answer<Followers> {
-        let is_outage = match error.kind {
-            ErrorKind::NotApplied | ErrorKind::Unknown => true,
-            ErrorKind::Denied | ErrorKind::Misconfigured => false,
-        };
-        let message = format!("the standbys cannot be read: {}", error.message);
-        if self.force || !is_outage && (self.to.is_none() || operator.client.store.is_metered()) {
-            return Ok(Followers::Unknown(message));
-        }
-        if is_outage {
-            return Err(error);
-        }
-        Err(StoreError { message: format!("{}: {message}; --force orders it anyway", operator.shard), ..error })
-    }
-}
-
-#[derive(Debug)]
-enum Followers {
-    Known,
-    Unknown(String),
-    Nobody(String),
 }
 
 async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, Failure> {

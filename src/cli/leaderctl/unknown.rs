@@ -7,16 +7,13 @@
 
 use super::slots::{self, Slots};
 use super::{Client, allowed, say};
-use crate::cli::start::Failure;
-use crate::exit::ctl::UNKNOWN_SHARD;
 use crate::lease::Shard;
 use crate::store::{Answer, Report};
 use crate::text;
 use std::collections::BTreeSet;
 
-#[derive(Debug, PartialEq, Eq)]
 pub struct Unknown {
-    pub nearest: Option<Shard>,
+    pub nearest: Option<String>,
 }
 
 /// Whether neither the shard nor a slot of it was ever led, as far as the store tells.
@@ -28,7 +25,7 @@ impl Unknown {
     /// For a verb that goes on. Warns also where the store does not tell.
     pub async fn warn(client: Client<'_>, shard: &Shard) {
         if let Some(unknown) = Self::of_never_led(client, shard).await.ok().flatten() {
-            unknown.say(shard);
+            say(unknown.told(shard));
         }
     }
 
@@ -41,31 +38,20 @@ impl Unknown {
         if standbys.iter().any(|(of, _)| slots::is_waited_for(shard, of.as_str())) {
             return Ok(None);
         }
-        match allowed(client.several(client.store.list("")).await)? {
-            Some(list) => Ok(Self::among(shard, list.iter().map(|(known, _)| known))),
-            None => Ok(Some(Self { nearest: None })),
-        }
-    }
-
-    fn among<'a>(shard: &Shard, known: impl Iterator<Item = &'a Shard>) -> Option<Self> {
-        let names: BTreeSet<Shard> = known.flat_map(|known| [Some(known.clone()), known.parent()]).flatten().collect();
+        let Some(list) = allowed(client.several(client.store.list("")).await)? else {
+            return Ok(Some(Self { nearest: None }));
+        };
+        let known = list.into_iter().flat_map(|(known, _)| [known.parent(), Some(known)]).flatten();
+        let names: BTreeSet<Shard> = known.collect();
         // A slot is known if its shard or other slots were led.
         if names.contains(shard) || shard.parent().is_some_and(|parent| names.contains(&parent)) {
-            return None;
+            return Ok(None);
         }
         let nearest = text::nearest(shard.as_str(), names.iter().map(Shard::as_str));
-        Some(Self { nearest: nearest.and_then(|nearest| names.iter().find(|name| name.as_str() == nearest)).cloned() })
+        Ok(Some(Self { nearest: nearest.map(str::to_owned) }))
     }
 
-    pub fn say(&self, shard: &Shard) {
-        say(self.told(shard));
-    }
-
-    pub fn refusal(&self, shard: &Shard) -> Failure {
-        Failure::of(UNKNOWN_SHARD, self.told(shard))
-    }
-
-    fn told(&self, shard: &Shard) -> String {
+    pub fn told(&self, shard: &Shard) -> String {
         match &self.nearest {
             Some(near) => format!("nobody has led {shard} so far; did you mean {near}?"),
             None => format!("nobody has led {shard} so far; leaderctl list shows the shards that were led"),

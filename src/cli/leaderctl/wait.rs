@@ -13,7 +13,7 @@ use super::watch::until_it_may_have_changed;
 use crate::cli::flags;
 use crate::cli::start::Failure;
 use crate::lease::{Shard, show};
-use crate::store::{Answer, Holder, StoreError};
+use crate::store::{Holder, StoreError};
 use clap::Args;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -52,22 +52,49 @@ impl WaitFlags {
 
     pub async fn wait(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let operator = Operator { client, shard: &self.shard, json: self.json };
-        let wants_nobody = self.free;
-        let mut watched = Watched { client, shard: &self.shard, wants_nobody, never_led: false, slots: None };
-        let mut seen = watched.look().await?;
-        if watched.never_led {
-            if self.free {
-                operator.refuse_never_led().await?;
-            } else {
-                Unknown::warn(client, &self.shard).await;
+        // One whose tree may only be still alive is no leader, but keeps the shard from being free.
+        let counts = |holder: &&Holder| self.free || holder.doubt.is_none();
+        // Where each request costs money, only the slots are checked that the first check found.
+        let mut slots_to_check: Option<Vec<Shard>> = None;
+        // Who leads, and whether nobody ever led.
+        let mut look = async || {
+            let report = client.inspect(&self.shard).await?;
+            let mut led = Vec::new();
+            if let Some(holder) = report.holder.as_ref().filter(counts) {
+                return Ok((vec![(self.shard.clone(), holder.clone())], false));
             }
+            if let Some(slots) = &slots_to_check {
+                for slot in slots {
+                    let holder = client.inspect(slot).await?.holder;
+                    led.extend(holder.filter(|holder| counts(&holder)).map(|holder| (slot.clone(), holder)));
+                }
+                return Ok((led, false));
+            }
+            let slots = Slots::of(client, &self.shard).await?;
+            if client.store.is_metered() {
+                slots_to_check = Some(slots.names().cloned().collect());
+            }
+            let led_slots = slots.led().filter(|(_, holder)| counts(holder));
+            led.extend(led_slots.map(|(slot, holder)| (slot.clone(), holder.clone())));
+            let never_led = never_led(&report, &slots);
+            match slots.hidden {
+                // It may be led.
+                Some(hidden) if self.free && led.is_empty() => Err(hidden),
+                _ => Ok::<_, StoreError>((led, never_led)),
+            }
+        };
+        let (mut seen, never_led) = look().await?;
+        if never_led && self.free {
+            operator.refuse_never_led().await?;
+        } else if never_led {
+            Unknown::warn(client, &self.shard).await;
         }
-        let holds = |seen: &[(Shard, Holder)]| seen.is_empty() == self.free;
         let waiting = async {
-            while !holds(&seen) {
+            while seen.is_empty() != self.free {
                 let led = seen.first().map(|(shard, _)| shard.clone());
                 until_it_may_have_changed(client.store, led.as_slice()).await;
-                seen = look_until(None, async || watched.look().await.map(Some)).await?.expect("it waits without end");
+                let looked = look_until(Duration::MAX, async || look().await.map(|(seen, _)| Some(seen)));
+                seen = looked.await?.expect("it waits without end");
             }
             Ok::<_, StoreError>(())
         };
@@ -82,46 +109,5 @@ impl WaitFlags {
         }
         let still = format!("still {now} after {}", self.most.map(show).unwrap_or_default());
         Err(operator.refusal(&still))
-    }
-}
-
-struct Watched<'a> {
-    client: Client<'a>,
-    shard: &'a Shard,
-    /// Slots that cannot be seen are an error if nobody may lead.
-    wants_nobody: bool,
-    never_led: bool,
-    /// Where each request costs money, only the slots are checked that the first check found.
-    slots: Option<Vec<Shard>>,
-}
-
-impl Watched<'_> {
-    async fn look(&mut self) -> Answer<Vec<(Shard, Holder)>> {
-        let Self { client, shard, .. } = *self;
-        let report = client.inspect(shard).await?;
-        // One whose tree may only be still alive is no leader, but keeps the shard from being free.
-        let counts = |holder: &&Holder| self.wants_nobody || holder.doubt.is_none();
-        if let Some(holder) = report.holder.as_ref().filter(counts) {
-            return Ok(vec![(shard.clone(), holder.clone())]);
-        }
-        let mut led = Vec::new();
-        if let Some(slots) = &self.slots {
-            for slot in slots {
-                let holder = client.inspect(slot).await?.holder;
-                led.extend(holder.as_ref().filter(counts).map(|holder| (slot.clone(), holder.clone())));
-            }
-            return Ok(led);
-        }
-        let slots = Slots::of(client, shard).await?;
-        self.never_led = never_led(&report, &slots);
-        if client.store.is_metered() {
-            self.slots = Some(slots.names().cloned().collect());
-        }
-        let led_slots = slots.led().filter(|(_, holder)| counts(holder));
-        led.extend(led_slots.map(|(slot, holder)| (slot.clone(), holder.clone())));
-        match slots.hidden {
-            Some(hidden) if self.wants_nobody && led.is_empty() => Err(hidden),
-            _ => Ok(led),
-        }
     }
 }

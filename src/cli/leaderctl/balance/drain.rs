@@ -44,22 +44,19 @@ impl Drain<'_> {
             let alone: Vec<Shard> = alone.map(|led| led.shard.clone()).collect();
             let drained = fleet.carry_out(planned, self.wait, self.json, &mut made).await;
             for shard in alone {
-                let why = match (&drained, self.force) {
-                    (Ok(()), true) => match self.stop(client, &shard).await? {
-                        None => {
-                            ended.push(shard.to_string());
-                            continue;
-                        }
-                        Some(why) => why,
-                    },
-                    _ if client.store.is_metered() => {
-                        "no other standby is known (here they announce themselves only with \
-                                                leaderrun --announce always)"
-                            .to_owned()
-                    }
-                    _ => "no other standby".to_owned(),
+                let refused = if drained.is_ok() && self.force {
+                    self.stop(client, &shard).await?
+                } else if client.store.is_metered() {
+                    let announcing = "here they announce themselves only with leaderrun --announce always";
+                    Some(format!("no other standby is known ({announcing})"))
+                } else {
+                    Some("no other standby".to_owned())
                 };
-                left.push(LeftAlone { shard: shard.to_string(), why });
+                let shard = shard.to_string();
+                match refused {
+                    None => ended.push(shard),
+                    Some(why) => left.push(LeftAlone { shard, why }),
+                }
             }
             drained
         };
@@ -76,9 +73,8 @@ impl Drain<'_> {
             let why = "a host with such a name cannot be held back: it may have letters, digits and . _ - :";
             refusal(exit::USAGE, why)
         })?;
-        let prefix = Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()).map(str::to_owned);
         let mut order = orders::pause(None, true, Some(self.lasts))?;
-        order.prefix = prefix;
+        order.prefix = Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()).map(str::to_owned);
         let operator = Operator { client, shard: &shard, json: self.json };
         let is_longer = |standing: &PauseOrder| standing.left.is_none_or(|left| left > self.lasts);
         let stays =
@@ -110,7 +106,7 @@ impl Drain<'_> {
                 }
                 Ok(None)
             }
-            Progress::NotYet(_) => unreachable!("it is not waited for"),
+            Progress::NotYet => unreachable!("it is not waited for"),
         }
     }
 
