@@ -43,43 +43,46 @@ fn timestamp(millis: u64) -> f64 {
 }
 
 impl Metrics<'_> {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    /// A family with a line for each of these labels. The names of shards and jobs need no escapes.
+    fn family<L, V>(&mut self, name: &str, kind: &str, help: &str, lines: impl IntoIterator<Item = (L, V)>)
+    where
+        L: Display,
+        V: Display,
+    {
         let _ = write!(self.text, "# HELP leaderrun_{name} {help}\n# TYPE leaderrun_{name} {kind}\n");
+        for (labels, value) in lines {
+            let _ = writeln!(self.text, "leaderrun_{name}{labels} {value}");
+        }
     }
 
     fn alone(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
-        self.family(name, kind, help);
-        let _ = writeln!(self.text, "leaderrun_{name} {value}");
+        self.family(name, kind, help, [("", value)]);
     }
 
-    /// For each shard with a value. The names of shards need no escapes.
+    /// For each shard with a value.
     fn each<V: Display>(&mut self, name: &str, help: &str, value: impl Fn(&Seen) -> Option<V>) {
-        self.family(name, "gauge", help);
-        let snapshot = self.snapshot;
-        for (shard, seen) in snapshot.shards.iter().take(MOST) {
-            if let Some(value) = value(seen) {
-                let _ = writeln!(self.text, "leaderrun_{name}{{shard=\"{shard}\"}} {value}");
-            }
-        }
+        let shards = self.snapshot.shards.iter().take(MOST);
+        let lines = shards.filter_map(|(shard, seen)| Some((format!("{{shard=\"{shard}\"}}"), value(seen)?)));
+        self.family(name, "gauge", help, lines);
     }
 
     fn of_the_reading(&mut self, now: BootInstant) {
         let version = env!("CARGO_PKG_VERSION");
         let commit = option_env!("SOURCE_COMMIT").unwrap_or_default();
-        self.family("build_info", "gauge", "1, with the version and the commit of this leaderctl, if it is known.");
-        let _ = writeln!(self.text, "leaderrun_build_info{{version=\"{version}\",commit=\"{commit}\"}} 1");
+        let help = "1, with the version and the commit of this leaderctl, if it is known.";
+        let labels = format!("{{version=\"{version}\",commit=\"{commit}\"}}");
+        self.family("build_info", "gauge", help, [(labels, 1)]);
         let snapshot = self.snapshot;
         let up = snapshot.reading.is_some() && snapshot.trouble.is_none();
         self.alone("store_up", "gauge", "1 if the store answered the last poll, else 0.", u8::from(up));
         let silence = snapshot.trouble.as_ref().map_or(0.0, |trouble| now.since(trouble.since).as_secs_f64());
         let help = "How long the store has returned only errors, 0 while it answers.";
         self.alone("store_trouble_seconds", "gauge", help, seconds(silence));
-        self.family("store_errors_total", "counter", "Requests that failed, by whether they were applied.");
-        for kind in ErrorKind::ALL {
-            let conclusion = kind.into_str();
-            let count = snapshot.errors.get(kind).unwrap_or(&0);
-            let _ = writeln!(self.text, "leaderrun_store_errors_total{{conclusion=\"{conclusion}\"}} {count}");
-        }
+        let errors = ErrorKind::ALL.iter().map(|kind| {
+            let labels = format!("{{conclusion=\"{}\"}}", kind.into_str());
+            (labels, snapshot.errors.get(kind).unwrap_or(&0))
+        });
+        self.family("store_errors_total", "counter", "Requests that failed, by whether they were applied.", errors);
         self.alone("readings_total", "counter", "Polls of the store.", snapshot.readings);
         if let Some(reading) = snapshot.reading {
             let age = now.since(reading.at).as_secs_f64();
@@ -88,18 +91,14 @@ impl Metrics<'_> {
             self.alone("reading_seconds", "gauge", "How long the last poll took.", took);
         }
         let counts = snapshot.counts();
-        self.family("shards", "gauge", "Shards, by condition.");
-        for condition in Condition::VARIANTS {
-            let (count, name) = (counts.get(condition).unwrap_or(&0), condition.into_str());
-            let _ = writeln!(self.text, "leaderrun_shards{{condition=\"{name}\"}} {count}");
-        }
+        let counts = Condition::VARIANTS.iter().map(|condition| {
+            let labels = format!("{{condition=\"{}\"}}", condition.into_str());
+            (labels, counts.get(condition).unwrap_or(&0))
+        });
+        self.family("shards", "gauge", "Shards, by condition.", counts);
         let left_out = snapshot.shards.len().saturating_sub(MOST);
-        self.alone(
-            "shards_left_out",
-            "gauge",
-            "Shards without metrics, because there are too many: use --prefix.",
-            left_out,
-        );
+        let help = "Shards without metrics, because there are too many: use --prefix.";
+        self.alone("shards_left_out", "gauge", help, left_out);
     }
 
     fn of_shards(&mut self, now: BootInstant) {
@@ -126,25 +125,14 @@ impl Metrics<'_> {
         self.each("shard_renewed_seconds", "Time since the last renewal of the lease.", |seen| {
             seen.holder()?.renewed_ago.map(|ago| seconds(ago.as_secs_f64() + age))
         });
-        self.each(
-            "shard_is_job",
-            "1 if its COMMAND runs once, or once a period, so that nobody need lead in between.",
-            |seen| Some(u8::from(seen.shown.is_job())),
-        );
-        self.family(
-            "shard_leadership_ends_total",
-            "counter",
-            "Ends of leaderships since this leaderctl started, by their reasons.",
-        );
-        let snapshot = self.snapshot;
-        for (shard, seen) in snapshot.shards.iter().take(MOST) {
-            for (reason, count) in Reason::ALL.iter().zip(seen.counters.ends) {
-                let _ = writeln!(
-                    self.text,
-                    "leaderrun_shard_leadership_ends_total{{shard=\"{shard}\",reason=\"{reason}\"}} {count}"
-                );
-            }
-        }
+        let help = "1 if its COMMAND runs once, or once a period, so that nobody need lead in between.";
+        self.each("shard_is_job", help, |seen| Some(u8::from(seen.shown.is_job())));
+        let ends = self.snapshot.shards.iter().take(MOST).flat_map(|(shard, seen)| {
+            let labels = move |reason: &Reason| format!("{{shard=\"{shard}\",reason=\"{reason}\"}}");
+            Reason::ALL.iter().map(labels).zip(seen.counters.ends)
+        });
+        let help = "Ends of leaderships since this leaderctl started, by their reasons.";
+        self.family("shard_leadership_ends_total", "counter", help, ends);
     }
 
     fn of_jobs(&mut self) {
@@ -166,17 +154,13 @@ impl Metrics<'_> {
             }),
         ];
         for (name, help, value) in families {
-            self.family(name, "gauge", help);
-            let mut lines = String::new();
-            for (shard, seen) in self.snapshot.shards.iter().take(MOST) {
-                for (job, run) in &seen.counters.jobs {
-                    if let Some(value) = value(run) {
-                        let once = job.as_ref().map_or("", JobId::as_str);
-                        let _ = writeln!(lines, "leaderrun_{name}{{shard=\"{shard}\",once=\"{once}\"}} {value}");
-                    }
-                }
-            }
-            self.text.push_str(&lines);
+            let lines = self.snapshot.shards.iter().take(MOST).flat_map(|(shard, seen)| {
+                seen.counters.jobs.iter().filter_map(move |(job, run)| {
+                    let once = job.as_ref().map_or("", JobId::as_str);
+                    Some((format!("{{shard=\"{shard}\",once=\"{once}\"}}"), value(run)?))
+                })
+            });
+            self.family(name, "gauge", help, lines);
         }
     }
 }
