@@ -12,10 +12,8 @@ pub fn dated(millis: u64) -> String {
 
 pub fn ago(millis: u64) -> String {
     let now = wall_clock_millis();
-    match now.checked_sub(millis) {
-        Some(age) => format!("{} ago", coarse(Duration::from_millis(age))),
-        None => format!("in {}", coarse(Duration::from_millis(millis - now))),
-    }
+    let age = coarse(Duration::from_millis(now.abs_diff(millis)));
+    if millis > now { format!("in {age}") } else { format!("{age} ago") }
 }
 
 /// One word: whole seconds, minutes, hours or days.

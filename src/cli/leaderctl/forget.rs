@@ -98,7 +98,15 @@ impl ForgetFlags {
                      --lease"
                 )));
             }
-            taken.push(self.take(operator, name).await?);
+            taken.push(match OwnLease::take(operator.client, name, self.lease, "forget").await? {
+                Taking::Taken(own) => own,
+                Taking::Held(holder) => return Err(operator.refusal(&self.held(name, &holder))),
+                Taking::Later(wait) => {
+                    let (of, wait) = (self.of(name), show_seconds(wait));
+                    let why = format!("a command of the last leader{of} may live for {wait}: try again after that");
+                    return Err(operator.refusal(&why));
+                }
+            });
         }
         let slots = Slots::of(operator.client, &self.shard).await?;
         if let Some(slot) = slots.names().find(|name| !names.contains(name)) {
@@ -155,18 +163,6 @@ impl ForgetFlags {
         let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
         let (of, left) = (self.of(name), left.unwrap_or_default());
         format!("{holder}{host} has the lease{of}{left}: stop its candidates, then run leaderctl forget")
-    }
-
-    async fn take<'a>(&self, operator: &Operator<'a>, name: &Shard) -> Result<OwnLease<'a>, Failure> {
-        match OwnLease::take(operator.client, name, self.lease, "forget").await? {
-            Taking::Taken(own) => Ok(own),
-            Taking::Held(holder) => Err(operator.refusal(&self.held(name, &holder))),
-            Taking::Later(wait) => {
-                let (of, wait) = (self.of(name), show_seconds(wait));
-                let why = format!("a command of the last leader{of} may live for {wait}: try again after that");
-                Err(operator.refusal(&why))
-            }
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::age::dated;
 use super::list::columns;
 use super::object::{as_json, object};
 use super::operator::Operator;
-use super::slots::{Slots, listed};
+use super::slots::listed;
 use super::status::Shown;
 use super::timeline::{self, stretches};
 use super::{Client, print_lines, rfc3339, say};
@@ -44,8 +44,16 @@ impl HistoryFlags {
         if entries.is_empty() {
             let operator = Operator { client, shard: &self.shard, json: self.json };
             let slots = operator.known_slots(&report).await?;
+            let slots = listed(slots.names());
+            let why = match &report {
+                Report { holder: Some(holder), .. } if holder.is_foreign() => records_nothing(holder),
+                Report { holder: Some(holder), .. } => format!("{holder} leads, and has not recorded that yet"),
+                Report { last_term: Some(term), .. } => format!("no leadership is recorded; the last term was {term}"),
+                Report { .. } if slots.is_empty() => "no leadership is recorded".to_owned(),
+                Report { .. } => format!("no leadership is recorded; there were leaders of {slots}"),
+            };
             if !self.json {
-                self.say_that_there_is_none(&report, &slots);
+                say(format_args!("{}: {why}", self.shard));
             }
         } else if let Some(foreign) = report.holder.as_ref().filter(|holder| holder.is_foreign()) {
             say(format_args!("{}: {}", self.shard, records_nothing(foreign)));
@@ -63,19 +71,6 @@ impl HistoryFlags {
             if self.json { as_json(&object(&self.shard, entry, leads)) } else { as_text(entry, ended(entry, leads)) }
         });
         print_lines(lines)
-    }
-
-    fn say_that_there_is_none(&self, report: &Report, slots: &Slots) {
-        let shard = &self.shard;
-        let slots = listed(slots.names());
-        let why = match report {
-            Report { holder: Some(holder), .. } if holder.is_foreign() => records_nothing(holder),
-            Report { holder: Some(holder), .. } => format!("{holder} leads, and has not recorded that yet"),
-            Report { last_term: Some(term), .. } => format!("no leadership is recorded; the last term was {term}"),
-            Report { .. } if slots.is_empty() => "no leadership is recorded".to_owned(),
-            Report { .. } => format!("no leadership is recorded; there were leaders of {slots}"),
-        };
-        say(format_args!("{shard}: {why}"));
     }
 }
 

@@ -58,14 +58,6 @@ impl State {
             Self::Failed
         }
     }
-
-    fn exit_status(self) -> u8 {
-        match self {
-            Self::Succeeded => 0,
-            Self::Failed => exit::ctl::FAILED,
-            Self::Never | Self::Running => exit::NOT_ACQUIRED,
-        }
-    }
 }
 
 pub fn words(job: &Indexed, report: &Report) -> String {
@@ -128,7 +120,11 @@ async fn show_one(operator: &Operator<'_>, job: &JobId) -> Result<ExitCode, Fail
         Some(ledger) => as_text(shard, job, state, ledger),
         None => return Err(operator.refusal(&format!("job {job} has never run"))),
     }])?;
-    Ok(state.exit_status().into())
+    Ok(match state {
+        State::Succeeded => ExitCode::SUCCESS,
+        State::Failed => exit::ctl::FAILED.into(),
+        State::Never | State::Running => exit::NOT_ACQUIRED.into(),
+    })
 }
 
 async fn show_all(operator: &Operator<'_>) -> Result<ExitCode, Failure> {

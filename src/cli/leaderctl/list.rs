@@ -40,7 +40,12 @@ impl ListFlags {
         let Known { standbys, paused } = slots::known(client, self.prefix.as_str(), self.standbys, self.orders).await?;
         let list = slots::with_paused(client.store.list(self.prefix.as_str()).await?, paused);
         let notes = Notes::of(client.store, &list, self.orders).await?;
-        let list = worth_showing(shown(&list, standbys.as_deref(), notes.as_ref()));
+        let mut list = shown(&list, standbys.as_deref(), notes.as_ref());
+        // Not shards that were never led and are not paused any more.
+        list.retain(|(_, shown)| {
+            let is_over = shown.orders.as_ref().is_some_and(|orders| orders.pause.is_none());
+            shown.report != Report::default() || !is_over
+        });
         if self.json {
             return print_lines(list.iter().map(|(shard, shown)| as_json(shard, shown)));
         }
@@ -69,15 +74,6 @@ impl ListFlags {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// Leaves out shards that were never led and are not paused any more.
-fn worth_showing(mut list: Vec<(Shard, Shown)>) -> Vec<(Shard, Shown)> {
-    list.retain(|(_, shown)| {
-        let is_over = shown.orders.as_ref().is_some_and(|orders| orders.pause.is_none());
-        shown.report != Report::default() || !is_over
-    });
-    list
 }
 
 /// `standbys` and `notes` are None if they were not read.

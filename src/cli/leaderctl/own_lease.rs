@@ -50,11 +50,11 @@ impl<'a> OwnLease<'a> {
         let now = BootInstant::now();
         self.sequence += 1;
         let Self { client, candidate, term, .. } = self;
-        match client.ask(client.store.renew(candidate, *term, self.sequence)).await? {
-            Renewal::Renewed => self.sent = now,
-            Renewal::Lost(_) | Renewal::Revoked | Renewal::Overtaken => return Ok(false),
+        let is_renewed = client.ask(client.store.renew(candidate, *term, self.sequence)).await? == Renewal::Renewed;
+        if is_renewed {
+            self.sent = now;
         }
-        Ok(true)
+        Ok(is_renewed)
     }
 
     /// A lease that cannot be released ends by itself.

@@ -71,14 +71,8 @@ impl ServeFlags {
         let listening = http::begin(&self.listen, routes(&board), PATIENCE).await.map_err(refused)?;
         if is_metered {
             let each = if self.reading.standbys { "two lists" } else { "one list" };
-            log::warn(
-                PROGRAM,
-                &format!(
-                    "{each} of all shards every {}: on this store that costs money or burdens the cluster; --interval \
-                     changes it",
-                    show(interval)
-                ),
-            );
+            let (interval, why) = (show(interval), "on this store that costs money or burdens the cluster");
+            log::warn(PROGRAM, &format!("{each} of all shards every {interval}: {why}; --interval changes it"));
         }
         if !is_loopback && !matches!(self.listen, Address::Unix(_)) {
             log::warn(PROGRAM, &format!("{} is open to other machines, and there is no password", self.listen));
@@ -155,14 +149,14 @@ async fn with_policies(mut answer: Response) -> Response {
 
 async fn fleet_page(State(board): Asked, RawQuery(query): RawQuery) -> Response {
     let wish = page::Wish::read(&query.unwrap_or_default());
-    page(page::fleet(&board.fleet.lock(), &wish, wall_clock_millis()))
+    of_type(HTML, page::fleet(&board.fleet.lock(), &wish, wall_clock_millis())).into_response()
 }
 
 async fn shard_page(State(board): Asked, uri: Uri) -> Response {
     let (snapshot, wish) = (board.fleet.lock(), page::Wish::read(uri.query().unwrap_or_default()));
     let named = uri.path().strip_prefix("/shards/").and_then(|name| find(&snapshot, name));
     let Some((shard, seen)) = named else { return NOTHING.into_response() };
-    page(page::shard(&snapshot, shard, seen, &wish, wall_clock_millis()))
+    of_type(HTML, page::shard(&snapshot, shard, seen, &wish, wall_clock_millis())).into_response()
 }
 
 async fn history(State(board): Asked, uri: Uri) -> Response {
@@ -187,8 +181,4 @@ fn ready(snapshot: &Snapshot) -> (StatusCode, String) {
         (None, None) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: the store was not read yet\n".to_owned()),
         (Some(_), None) => (StatusCode::OK, "ready\n".to_owned()),
     }
-}
-
-fn page(html: String) -> Response {
-    of_type(HTML, html).into_response()
 }

@@ -13,7 +13,6 @@ use crate::notes::history::Entry;
 use crate::store::Holder;
 use crate::text::on_one_line;
 use crate::time::{rfc3339_seconds, wall_clock_millis};
-use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -123,13 +122,13 @@ fn mark(entry: &Entry, leads: Option<Term>) -> Option<Mark> {
 pub fn as_text(stretches: &[Stretch<'_>], width: usize) -> Vec<String> {
     let now = stretches.last().map_or_else(wall_clock_millis, |last| last.to);
     let Some(from) = stretches.first().map(|first| first.from) else { return Vec::new() };
-    let mut names: BTreeMap<&str, u64> = BTreeMap::new();
-    for stretch in stretches.iter().filter(|stretch| !stretch.host.is_empty()) {
-        names.entry(stretch.host).or_insert(stretch.from);
+    let mut hosts: Vec<&str> = Vec::new();
+    for host in stretches.iter().map(|stretch| stretch.host) {
+        if !host.is_empty() && !hosts.contains(&host) {
+            hosts.push(host);
+        }
     }
-    let mut hosts: Vec<_> = names.into_iter().collect();
-    hosts.sort_by_key(|(_, first)| *first);
-    let label = hosts.iter().map(|(host, _)| host.chars().count()).chain(["nobody".len()]).max().unwrap_or(0).min(24);
+    let label = hosts.iter().map(|host| host.chars().count()).chain(["nobody".len()]).max().unwrap_or(0).min(24);
     let cells = width.saturating_sub(label + 2).max(10);
     let span = (now - from).max(1);
     let place = |time: u64| usize::try_from(u128::from(time - from) * cells as u128 / u128::from(span)).unwrap_or(0);
@@ -148,7 +147,7 @@ pub fn as_text(stretches: &[Stretch<'_>], width: usize) -> Vec<String> {
         let name: String = on_one_line(name.to_owned()).chars().take(label).collect();
         lines.push(format!("{name:<label$}  {}", row.into_iter().collect::<String>()).trim_end().to_owned());
     };
-    for (host, _) in &hosts {
+    for host in &hosts {
         draw(host, &|stretch| match stretch.state {
             State::Led if stretch.host == *host => Some('='),
             State::Untold if stretch.host == *host => Some('?'),

@@ -116,7 +116,7 @@ impl WatchFlags {
         // What could not be read has not ended.
         let pause = match known {
             None => pause_id(shown).is_some(),
-            Some(known) => is_read(shown) && is_read(known) && pause_id(known) != pause_id(shown),
+            Some(known) => shown.orders.is_some() && known.orders.is_some() && pause_id(known) != pause_id(shown),
         };
         if self.json {
             return (led || pause).then(|| as_json(shard, shown)).into_iter().collect();
@@ -132,10 +132,6 @@ impl WatchFlags {
         let now = rfc3339(wall_clock_millis());
         leader.into_iter().chain(pause).map(|what| format!("{now} {shard}: {what}")).collect()
     }
-}
-
-fn is_read(shown: &Shown) -> bool {
-    shown.orders.is_some()
 }
 
 fn pause_id(shown: &Shown) -> Option<&Session> {

@@ -137,18 +137,16 @@ impl WhyFlags {
         // Standard error has the cause, and a terminal shows both.
         known.tell(self.json, &mut because);
         // A store that did not answer once is not asked again.
-        if known.report.is_ok() && !known.away() {
+        if let Ok(report) = &known.report
+            && !known.away()
+        {
             let slots = known.slots.as_ref().and_then(|slots| slots.as_ref().ok());
             self.orders(client, slots, &mut because).await;
             let held = client.ask(hosts::held(client.store, [host.as_str()])).await.unwrap_or_default();
             because.extend(held.get(&host).filter(|order| order.is_for(&self.shard)).map(|order| {
                 format!("{host} is {}: leaderctl resume --host {host} ends that", shares::held_back(order))
             }));
-        }
-        if let Ok(report) = &known.report
-            && !known.away()
-            && let Ok(jobs) = client.ask(index::read(client.store, &self.shard, None)).await
-        {
+            let jobs = client.ask(index::read(client.store, &self.shard, None)).await.unwrap_or_default();
             because.extend(jobs.first().map(|job| words(job, report)));
         }
         for candidate in &candidates {

@@ -108,7 +108,13 @@ impl<'a> Reader<'a> {
     /// Reads all leases, and the notes that may have changed. True if the notes of some shards were left for later.
     async fn read(&self, turn: &mut Option<Shard>) -> Answer<bool> {
         let begun = BootInstant::now();
-        let announced = self.announced().await?;
+        let announced = match slots::known(self.client, self.prefix.as_str(), self.standbys, self.orders).await {
+            Err(error) if error.kind == ErrorKind::Denied => {
+                self.fleet.lock().count(error.kind);
+                Known::default()
+            }
+            known => known?,
+        };
         let list = self.client.store.list(self.prefix.as_str()).await?;
         let now = BootInstant::now();
         let names = {
@@ -131,17 +137,6 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(names.len() >= AT_ONCE)
-    }
-
-    /// Standbys are not counted if the store denies that.
-    async fn announced(&self) -> Answer<Known> {
-        match slots::known(self.client, self.prefix.as_str(), self.standbys, self.orders).await {
-            Err(error) if error.kind == ErrorKind::Denied => {
-                self.fleet.lock().count(error.kind);
-                Ok(Known::default())
-            }
-            known => known,
-        }
     }
 
     /// The shards whose notes are to be read, and whether all of them.

@@ -16,8 +16,10 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use std::cmp::Reverse;
 use std::time::Duration;
 
+#[derive(Default)]
 pub enum Mode {
     /// The shards that match the search.
+    #[default]
     Table,
     Search,
     Detail,
@@ -35,6 +37,7 @@ pub enum Mode {
     Told(&'static str),
 }
 
+#[derive(Default)]
 pub struct View {
     pub mode: Mode,
     pub search: String,
@@ -43,12 +46,6 @@ pub struct View {
     table: TableState,
     /// How many rows the choice moves in the next drawing.
     step: isize,
-}
-
-impl Default for View {
-    fn default() -> Self {
-        Self { mode: Mode::Table, search: String::new(), chosen: None, table: TableState::new(), step: 0 }
-    }
 }
 
 impl View {
