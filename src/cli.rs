@@ -16,4 +16,3 @@ pub mod relinquish;
 mod settings;
 mod start;
 mod variables;
-mod version;

@@ -9,15 +9,14 @@
 
 use super::completions::Program;
 use super::flags::{self, refuse_readable_by_all};
-use super::settings::{CONFIG, Settings, Wrong as WrongValue, checked, exclude_each_other, refuse_secret, variable_of};
+use super::settings::{CONFIG, Settings, checked, exclude_each_other, refuse_secret, variable_of};
 use crate::lease::Shard;
 use crate::text::{self, in_words, on_one_line};
 use clap::{Arg, ArgAction, Command};
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
-use std::io::{self, Read};
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -36,9 +35,14 @@ const FOR_ALL_SHARDS: [&str; 3] = ["store", "store-file", "request-timeout"];
 pub fn read(named: Option<&Path>, shard: Option<&str>) -> Result<(Settings, Settings), String> {
     let path = named.unwrap_or(Path::new(DEFAULT));
     let shown = text::shown(&path.to_string_lossy());
-    let (bytes, about) = match contents(path) {
+    let read = flags::open(path).and_then(|(file, about)| {
+        let mut bytes = Vec::new();
+        file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+        Ok((bytes, about))
+    });
+    let (bytes, about) = match read {
         Ok(read) => read,
-        Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => return Ok(Default::default()),
         Err(error) if named.is_none() => {
             return Err(format!(
                 "{shown} cannot be read: {}; use --config /dev/null to run without it",
@@ -126,10 +130,7 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
             return Err(Wrong::new(key.span(), unknown(name, known)));
         };
         let text = text_of(arg, value.get_ref()).and_then(|text| {
-            let text = checked(arg, OsStr::new(&text)).map_err(|wrong| match wrong {
-                WrongValue::Store(why) | WrongValue::Value(why) => why,
-                WrongValue::NotText => unreachable!("a file is UTF-8"),
-            })?;
+            let text = checked(arg, OsStr::new(&text))?;
             refuse_secret(arg, &text, "it").map(|()| text)
         });
         let text = text.map_err(|why| Wrong::new(key.span(), format!("{name}: {why}")))?;
@@ -189,14 +190,6 @@ fn text_of(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
         _ if is_number => return Err("write a text in quotes, or a decimal number".to_owned()),
         _ => return Err("write a text in quotes".to_owned()),
     })
-}
-
-/// At most one byte more than allowed.
-fn contents(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
-    let (file, about) = flags::open(path)?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    Ok((bytes, about))
 }
 
 fn line_of(text: &str, at: Range<usize>) -> usize {

@@ -3,18 +3,20 @@
 //! The hazard: a store URL may have a password. So the URL is overwritten where `ps` would show it, and a password in
 //! an option that messages or `leaderctl status` would show is refused.
 
+use super::mistakes;
 use super::settings::{Settings, refuse_secret};
 use super::start::{self, Failure};
-use super::{mistakes, version};
+use crate::guard::contain::{Contain, Containment};
 use crate::observe::log;
-use crate::store::Location;
 use crate::store::url::Secret;
+use crate::store::{BUILT_IN, Location};
 use crate::sys;
 use crate::text::{self, in_words};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, Parser};
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal, Read, Write, stdout};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -192,14 +194,11 @@ pub struct FirstPage {
 
 impl FirstPage {
     fn of(&self, command: Command) -> Command {
-        let named = |names: &[&str], name: &str| names.contains(&name);
+        let is_shown = |arg: &Arg| self.options.contains(&arg.get_id().as_str());
         command
-            .mut_args(|arg| {
-                let is_shown = named(self.options, arg.get_id().as_str());
-                if is_shown { arg.help_heading(None) } else { arg.hide(true) }
-            })
+            .mut_args(|arg| if is_shown(&arg) { arg.help_heading(None) } else { arg.hide(true) })
             .mut_subcommands(|verb| {
-                let is_shown = named(self.verbs, verb.get_name());
+                let is_shown = self.verbs.contains(&verb.get_name());
                 verb.hide(!is_shown)
             })
             .disable_help_subcommand(true)
@@ -256,7 +255,7 @@ pub fn parse<T: Options>(
         Err(error) => error,
     };
     let written = match error.kind() {
-        ErrorKind::DisplayVersion => stdout().write_all(version::text(program).as_bytes()),
+        ErrorKind::DisplayVersion => stdout().write_all(version(program).as_bytes()),
         ErrorKind::DisplayHelp if FirstPage::is_asked_for(&command, &words) => {
             T::FIRST_PAGE.of(T::command()).print_help()
         }
@@ -267,6 +266,20 @@ pub fn parse<T: Options>(
         }
     };
     start::printed(written).map(|_| None)
+}
+
+/// Three lines, and one for each kill method that does not work here.
+fn version(program: &str) -> String {
+    let commit = option_env!("SOURCE_COMMIT").map(|commit| format!(" (commit {commit})")).unwrap_or_default();
+    let (version, stores) = (env!("CARGO_PKG_VERSION"), BUILT_IN.join(", "));
+    let mut text = format!("{program} {version}{commit}\nstores: {stores}\n");
+    let methods = [Contain::Walk, Contain::Cgroup, Contain::Pidns].map(|way| (way.into_str(), Containment::find(way)));
+    let usable: Vec<&str> = methods.iter().filter(|(_, found)| found.is_ok()).map(|(name, _)| *name).collect();
+    let _ = writeln!(text, "kill methods on this host: {}", usable.join(", "));
+    for why in methods.into_iter().filter_map(|(_, found)| found.err()) {
+        let _ = writeln!(text, "  {why}");
+    }
+    text
 }
 
 /// What to write for `init`, which is a verb of `store`.

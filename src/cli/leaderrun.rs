@@ -16,7 +16,7 @@ use crate::exit;
 use crate::guard::contain::Containment;
 use crate::guard::lateness::Measure;
 use crate::guard::{self, Plan, foreground, orphan_release};
-use crate::lease::{Candidate, host_name, show_seconds};
+use crate::lease::{Candidate, TimeForHooks, host_name, show_seconds};
 use crate::notes::jobs::Job;
 #[cfg(feature = "watch")]
 use crate::observe::http::{self, Listening};
@@ -33,7 +33,7 @@ use crate::runner::limits;
 use crate::runner::processes::{Observers, Processes};
 use crate::runner::standby_tasks::StandbyTasks;
 use crate::slots::Campaign;
-use crate::store::{Answer, Location, StoreError};
+use crate::store::StoreError;
 use crate::sys;
 use crate::text;
 use crate::time::rfc3339_seconds;
@@ -46,7 +46,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 const PROGRAM: &str = "leaderrun";
 
@@ -72,7 +71,7 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     flags.refuse_useless(matches).map_err(Failure::usage)?;
     guard::calls::check().map_err(Failure::of_os)?;
     let invocation = flags.invocation(matches).map_err(Failure::usage)?;
-    let containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
+    let mut containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;
     if flags.timing.explain {
         let stop_timeout = flags.stopping.stop_timeout;
         let Invocation { shard, store, timing, .. } = &invocation;
@@ -88,22 +87,20 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
     if let Some(doubt) = flags.timing_doubt(&invocation.timing, &invocation.store.location) {
         tracing::warn!("{doubt}");
     }
-    let containment = make_room(containment, flags)?;
-    run(flags, invocation, containment)
-}
-
-fn make_room(mut containment: Containment, flags: &Flags) -> Result<Arc<Containment>, Failure> {
-    if (flags.has_hooks() || flags.health().is_some()) && !containment.kills_hooks() {
+    let has_hooks = flags.hooks().times() != TimeForHooks::default();
+    if (has_hooks || flags.health().is_some()) && !containment.kills_hooks() {
         return Err(Failure::of_os(
             "hooks and health checks run outside of the PID namespace, and nothing here can kill them there: /proc hides processes",
         ));
     }
     containment.make_room().map_err(Failure::of_os)?;
-    Ok(Arc::new(containment))
+    run(flags, invocation, Arc::new(containment))
 }
 
 fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> Result<ExitCode, Failure> {
-    let candidate = candidate(flags, &invocation)?;
+    let host = flags.observability.host.clone().map_or_else(host_name, Ok)?;
+    let owner = flags.observability.owner.clone();
+    let candidate = Candidate::on(host, invocation.shard.clone(), owner, invocation.timing.lease)?;
     let runtime = start::runtime(&invocation.store.location)?;
     let metrics = flags.observability.listen.as_ref().map(|_| Arc::new(Metrics::new(&candidate, candidate.lease)));
     // The address and the file are opened before the first request to the store, so that a mistake is reported at once.
@@ -131,16 +128,15 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     tell_what_did_not_run(&outcome, flags.patience(), shard.as_str(), &owner);
     let status = outcome.exit_status(flags.waiting.conflict_exit_code);
     let (why, death) = (outcome.why(), Death::of(&outcome, asked, terminal_group));
-    fail_to_run(outcome, status, &program)?;
+    match outcome {
+        Outcome::NotStarted(error) => return Err(not_started(&program, error)),
+        Outcome::Unreachable(message) => return Err(Failure::of(status, message)),
+        Outcome::Refused(error) => return Err(Failure::of(status, error.message)),
+        _ => {}
+    }
     let status = death.as_ref().map_or(status, Death::exit_status);
     log::end(status, why, shard.as_str(), &owner);
     Ok(death.map_or(ExitCode::from(status), Death::die))
-}
-
-fn candidate(flags: &Flags, invocation: &Invocation) -> io::Result<Candidate> {
-    let Observability { owner, host, .. } = &flags.observability;
-    let host = host.clone().map_or_else(host_name, Ok)?;
-    Candidate::on(host, invocation.shard.clone(), owner.clone(), invocation.timing.lease)
 }
 
 /// Takes part in the election. Returns how the candidate left it, and the last signal that asked for it.
@@ -155,8 +151,14 @@ async fn take_part(
     let Invocation { timing, store, words, job, .. } = invocation;
     let seed = getrandom::u64()?;
     let new_directory = store.new_directory();
-    let opened = open_store(&store.location, &candidate, timing.request_timeout, flags.advanced.slots).await;
-    let campaign = match opened {
+    let opened = store.location.open(timing.request_timeout).await;
+    let campaign = opened.and_then(|opened| match flags.advanced.slots {
+        None => Ok(Campaign::new(opened)),
+        Some(slots) => {
+            Campaign::with_slots(opened, &candidate, slots, timing.request_timeout).map_err(StoreError::misconfigured)
+        }
+    });
+    let campaign = match campaign {
         Ok(campaign) => campaign,
         Err(error) => return Ok((Outcome::Refused(error), None)),
     };
@@ -165,7 +167,11 @@ async fn take_part(
     }
     let (expires, delivery) = (campaign.store().expires(), campaign.store().delivery());
     let duties = flags.duties(timing.stop_grace, &containment);
-    let relinquish = flags.advanced.relinquish.as_ref();
+    let (relinquish_after, schedule) = match &flags.advanced.relinquish {
+        Some(Relinquish::After(after)) => (Some(*after), None),
+        Some(Relinquish::At(schedule)) => (None, Some(schedule.clone())),
+        None => (None, None),
+    };
     let settings = Settings {
         timing,
         expires,
@@ -177,7 +183,7 @@ async fn take_part(
         max_run: flags.stopping.max_run,
         job_gate: job.is_some(),
         restart: flags.restart(),
-        relinquish_after: relinquish.and_then(Relinquish::after),
+        relinquish_after,
         standby_tasks: !duties.are_none(),
     };
     let Observability { notify, .. } = flags.observability;
@@ -209,12 +215,7 @@ async fn take_part(
         store_url: store.url.filter(|_| expires),
     };
     let announces = flags.advanced.announce.on(&store.location);
-    let options = Options {
-        announces,
-        counts: announces && store.location.foreign_lock().is_none(),
-        job,
-        schedule: relinquish.and_then(Relinquish::schedule),
-    };
+    let options = Options { announces, counts: announces && store.location.foreign_lock().is_none(), job, schedule };
     let mut host = Processes::new(command, StandbyTasks::new(duties, &candidate), observers)?;
     let run = driver::run(settings, candidate, campaign, &mut host, options, seed);
     let outcome = Box::pin(run).await?;
@@ -255,30 +256,6 @@ fn refused_by(obstacle: &Obstacle, patience: Patience) -> String {
         .filter(|_| patience == Patience::Once)
         .map(|left| format!("; the lease lasts for another {} unless it is renewed", show_seconds(left)));
     format!("{holder} leads{since}{}", left.unwrap_or_default())
-}
-
-fn fail_to_run(outcome: Outcome, status: u8, program: &OsStr) -> Result<(), Failure> {
-    match outcome {
-        Outcome::NotStarted(error) => Err(not_started(program, error)),
-        Outcome::Unreachable(message) => Err(Failure::of(status, message)),
-        Outcome::Refused(error) => Err(Failure::of(status, error.message)),
-        _ => Ok(()),
-    }
-}
-
-async fn open_store(
-    location: &Location,
-    candidate: &Candidate,
-    request_timeout: Duration,
-    slots: Option<u32>,
-) -> Answer<Campaign> {
-    let store = location.open(request_timeout).await?;
-    match slots {
-        None => Ok(Campaign::new(store)),
-        Some(slots) => {
-            Campaign::with_slots(store, candidate, slots, request_timeout).map_err(StoreError::misconfigured)
-        }
-    }
 }
 
 /// A signal that leaderrun dies from, so that a calling shell or script ends as well. All other signals become a
@@ -393,6 +370,7 @@ fn find(program: &OsStr) -> Result<(), StartError> {
 mod tests {
     use super::*;
     use crate::store::Holder;
+    use std::time::Duration;
 
     #[test]
     fn the_end_of_the_lease_is_named_only_where_it_was_just_seen() {

@@ -113,15 +113,12 @@ impl Settings {
             if STORES.contains(&name) && on_line.names_a_store() {
                 continue;
             }
-            let text = match checked(arg, &value) {
-                Ok(text) => text,
-                Err(Wrong::NotText) => return Err(format!("{variable} is not UTF-8: correct it")),
-                Err(Wrong::Store(why)) => return Err(format!("{variable}: {why}")),
-                Err(Wrong::Value(why)) => {
-                    let shown = quoted(&value.to_string_lossy());
-                    return Err(format!("invalid value {shown} for {variable}: {why}"));
-                }
-            };
+            let text = checked(arg, &value).map_err(|why| match value.to_str() {
+                None => format!("{variable} is not UTF-8: correct it"),
+                // It may have a password.
+                Some(_) if name == "store" => format!("{variable}: {why}"),
+                Some(value) => format!("invalid value {} for {variable}: {why}", quoted(value)),
+            })?;
             refuse_secret(arg, &text, &variable)?;
             settings.0.insert(name.to_owned(), text);
         }
@@ -147,15 +144,12 @@ impl Settings {
         self.0.get(name).map(OsString::as_os_str)
     }
 
-    pub fn put_into(self, mut command: Command) -> Command {
-        for (name, text) in self.0 {
-            let id = command.get_arguments().find(|arg| arg.get_long() == Some(&name)).map(|arg| arg.get_id().clone());
-            if let Some(id) = id {
-                // Help does not show it: help was printed before this was read.
-                command = command.mut_arg(id, |arg| arg.default_value(text));
-            }
-        }
-        command
+    pub fn put_into(self, command: Command) -> Command {
+        // Help does not show it: help was printed before this was read.
+        command.mut_args(|arg| match arg.get_long().and_then(|name| self.0.get(name)).cloned() {
+            Some(text) => arg.default_value(text),
+            None => arg,
+        })
     }
 
     fn is_on(&self, name: &str) -> bool {
@@ -229,52 +223,35 @@ fn merge<const N: usize>(layers: [(Settings, Called<'_>); N]) -> Result<Settings
     Ok(all)
 }
 
-#[derive(Debug)]
-pub enum Wrong {
-    NotText,
-    /// What is wrong with a store's URL. The value must not be shown, because it may have a password.
-    Store(String),
-    Value(String),
-}
-
-/// Checks a value with the option's own parser. Returns it as on the command line.
-pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, Wrong> {
+/// Checks a value with the option's own parser. Returns it as on the command line, or says what is wrong without it.
+pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, String> {
     // What clap's `FalseyValueParser` takes for false.
     const FALSE: [&str; 7] = ["n", "no", "f", "false", "off", "0", ""];
+    let name = arg.get_long().expect("what is set has the long name of its option");
     match (arg.get_action(), value.to_str()) {
         (ArgAction::SetTrue, value) => {
             let on = value.is_none_or(|value| !FALSE.contains(&value.to_lowercase().as_str()));
             return Ok(on.to_string().into());
         }
         (ArgAction::Count, Some(text)) if text.parse::<u8>().is_ok() => return Ok(text.into()),
-        (ArgAction::Count, Some(_)) => return Err(Wrong::Value(VERBOSITY.to_owned())),
-        (_, None) if takes_text(arg) => return Err(Wrong::NotText),
-        (_, Some(url)) if arg.get_long() == Some("store") => {
-            // On the command line it is read later, when ps(1) does not show it any more.
-            return Location::from_url(url).map(|_| value.to_owned()).map_err(Wrong::Store);
-        }
+        (ArgAction::Count, Some(_)) => return Err(VERBOSITY.to_owned()),
+        // On the command line it is read later, when ps(1) does not show it any more.
+        (_, Some(url)) if name == "store" => return Location::from_url(url).map(|_| value.to_owned()),
         _ => {}
     }
     let alone = arg.clone().default_value(None::<&str>);
-    let name = arg.get_long().expect("what is set has the long name of its option");
     let mut line = OsString::from(format!("--{name}="));
     line.push(value);
     match Command::new("").no_binary_name(true).disable_help_flag(true).arg(alone).try_get_matches_from([line]) {
         Ok(_) => Ok(value.to_owned()),
-        Err(error) => Err(Wrong::Value(match (error.source(), error.get(ContextKind::ValidValue)) {
+        Err(error) => Err(match (error.source(), error.get(ContextKind::ValidValue)) {
             (Some(why), _) => on_one_line(why.to_string()),
             (None, Some(ContextValue::Strings(values))) if !values.is_empty() => {
                 format!("possible values: {}", values.join(", "))
             }
             _ => "is empty: write a value, or leave it out".to_owned(),
-        })),
+        }),
     }
-}
-
-/// Files and command lines may have any bytes.
-fn takes_text(arg: &Arg) -> bool {
-    let kind = arg.get_value_parser().type_id();
-    kind != TypeId::of::<PathBuf>() && kind != TypeId::of::<OsString>()
 }
 
 /// Refuses a password in an option that messages, log lines or `leaderctl status` would show: any but a store URL, and

@@ -61,12 +61,16 @@ pub fn main<T: Options>(
     work: impl FnOnce(T, &ArgMatches) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
     let done = limits::check().map_err(Failure::of_os).and_then(|()| read(program, work));
-    let status = done.unwrap_or_else(|Failure { status, message, points_to_help }| {
+    let status = done.unwrap_or_else(|Failure { status, mut message, points_to_help }| {
         if points_to_help {
             log::fail(program, status, &format!("{message} (see {program} --help)"));
             return ExitCode::from(status);
         }
-        fail(status, &with_next_step(message))
+        // While a program retries, messages only say what happened. The last one says what to do.
+        if message.ends_with("connection refused") {
+            message.push_str("; check that the server runs, and the host and the port in the store URL");
+        }
+        fail(status, &message)
     });
     terminal::close();
     status
@@ -87,14 +91,6 @@ fn read<T: Options>(
         log::warn(program, &doubt);
     }
     work(flags, &matches)
-}
-
-/// Only the last message of a program says what to do. While it retries, messages only say what happened.
-fn with_next_step(message: String) -> String {
-    if message.ends_with("connection refused") {
-        return format!("{message}; check that the server runs, and the host and the port in the store URL");
-    }
-    message
 }
 
 /// Fails unless `written` went to standard output. A reader that closed the pipe has read enough.

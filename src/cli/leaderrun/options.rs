@@ -4,20 +4,21 @@
 //! be checked without the store is checked here.
 
 mod invocation;
-mod values;
 
 pub(super) use invocation::Invocation;
 
 use super::super::completions::Program;
 use super::super::flags::{self, FirstPage};
 use super::PROGRAM;
+use crate::cli::config::VERBOSITY;
 use crate::cli::relinquish::Relinquish;
 use crate::election::{OnLoss, Patience, Restart, RestartWhen};
 use crate::exit;
 use crate::guard::contain::{Contain, Containment};
 use crate::guard::policy::checks::CheckTimes;
 use crate::guard::{health, health::Health, hooks, hooks::Hooks};
-use crate::lease::{JobId, Shard, show};
+use crate::lease::{JobId, MOST_SLOTS, Shard, show};
+use crate::notes::jobs::period::Period;
 use crate::observe::listen;
 use crate::observe::log::{self, Format};
 use crate::observe::systemd::Readiness;
@@ -29,9 +30,9 @@ use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use values::{every, hook, metrics_file, signal, slots, status, times, verbosity};
 
 /// A run of at least this long resets the number of restarts.
 const HEALTHY: Duration = Duration::from_mins(1);
@@ -325,6 +326,60 @@ impl Announce {
     }
 }
 
+// The values. Each refusal says what to write.
+
+fn signal(text: &str) -> Result<Signal, String> {
+    let upper = text.to_ascii_uppercase();
+    let by_number = text.parse().ok().and_then(|number: i32| Signal::try_from(number).ok());
+    let read = by_number
+        .or_else(|| Signal::from_str(&upper).ok())
+        .or_else(|| Signal::from_str(&format!("SIG{upper}")).ok())
+        .ok_or("write a signal such as TERM, SIGINT or 15")?;
+    // A stopped COMMAND neither ends nor handles another signal.
+    if let Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGCONT = read {
+        return Err(format!("{read} does not end a program: write one that does, such as TERM, SIGINT or 15"));
+    }
+    Ok(read)
+}
+
+/// For the variable: on the command line the option is repeated.
+fn verbosity(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| VERBOSITY.to_owned())
+}
+
+fn status(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| "write an exit status from 0 to 255".to_owned())
+}
+
+fn slots(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|slots| (1..=MOST_SLOTS).contains(slots));
+    number.ok_or_else(|| format!("write how many may lead at once, 1 to {MOST_SLOTS}"))
+}
+
+fn times(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
+}
+
+fn metrics_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension == "prom" => Ok(path),
+        _ => Err("node_exporter reads only files whose names end with .prom".to_owned()),
+    }
+}
+
+fn every(text: &str) -> Result<Duration, String> {
+    let every = flags::duration(text)?;
+    Period::new(0, every).map(|_| every)
+}
+
+fn hook(text: &str) -> Result<OsString, String> {
+    if text.trim().is_empty() {
+        return Err("write a command for the shell, or leave the option out".to_owned());
+    }
+    Ok(text.into())
+}
+
 impl flags::Options for Flags {
     const FIRST_PAGE: FirstPage = FirstPage {
         options: &[
@@ -359,10 +414,6 @@ impl Flags {
         };
         let (limit, delay) = (self.restarts.restart_limit, self.restarts.restart_delay);
         Some(Restart { when, limit, delay, healthy: HEALTHY })
-    }
-
-    pub(super) fn has_hooks(&self) -> bool {
-        self.hooks.pre_start.is_some() || self.hooks.pre_stop.is_some() || self.hooks.post_stop.is_some()
     }
 
     pub(super) fn hooks(&self) -> Hooks {
