@@ -151,12 +151,6 @@ pub fn is_inside() -> bool {
     std::env::var_os("LEADERRUN_TERM").is_some()
 }
 
-/// Whether this may be the name of a variable or option. It is not shown, because it may be part of a password.
-fn is_name(text: &str) -> bool {
-    let name = text.strip_prefix("export ").unwrap_or(text).trim_end();
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
 fn read_url(path: &Path) -> Result<String, String> {
     let shown = text::shown(&path.to_string_lossy());
     let mut text = String::new();
@@ -170,7 +164,10 @@ fn read_url(path: &Path) -> Result<String, String> {
     if url.trim().is_empty() || url.lines().count() != 1 {
         return Err(format!("the store file {shown} must hold one line with a store URL"));
     }
-    if url.split_once('=').is_some_and(|(name, _)| is_name(name)) {
+    // What may be a name is not shown, because it may be part of a password.
+    let name = url.split_once('=').map(|(name, _)| name.strip_prefix("export ").unwrap_or(name).trim_end());
+    let is_of_names = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_some_and(|name| !name.is_empty() && name.chars().all(is_of_names)) {
         return Err(format!(
             "the store file {shown} names a variable or an option: write the URL alone, as redis://HOST"
         ));

@@ -201,7 +201,8 @@ impl<'a> Fleet<'a> {
         let list = client.store.list(prefix.as_str()).await?;
         let notes = Notes::of(client.store, &list, true).await?;
         let list = list::shown(&list, None, notes.as_ref());
-        let leaders = sessions(list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()));
+        let holders = || list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref());
+        let leaders = sessions(holders());
         let standbys = by_name(&standbys);
         // A cron job that balances must not move itself.
         let own: Option<Shard> = std::env::var("LEADERRUN_SHARD").ok().and_then(|name| name.parse().ok());
@@ -232,13 +233,11 @@ impl<'a> Fleet<'a> {
         }
         let held = hosts::held(client.store, standbys.values().flatten().map(|standby| standby.host.as_str())).await?;
         let waiting = |family: &Shard| -> Vec<&str> {
-            let all = standbys.get(family.as_str()).into_iter().flatten();
-            let hosts = all.filter(|standby| !leaders.contains(&standby.session)).map(|standby| standby.host.as_str());
+            let hosts = slots::waiting(&standbys, family, &leaders).into_iter().map(|standby| standby.host.as_str());
             hosts.filter(|host| !held.get(*host).is_some_and(|order| order.is_for(family))).collect()
         };
-        let holders = list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref()?.host.clone());
         let waiters = standbys.values().flatten().map(|standby| standby.host.clone());
-        let known = holders.chain(waiters).collect();
+        let known = holders().filter_map(|holder| holder.host.clone()).chain(waiters).collect();
         let leading = led.values().flatten().map(|(_, _, host, _)| *host);
         let hosts: BTreeSet<&str> = leading.chain(led.keys().flat_map(waiting)).collect();
         let hosts: Vec<&str> = hosts.into_iter().collect();
@@ -306,24 +305,22 @@ impl<'a> Fleet<'a> {
             let target = self.hosts[next.to].as_str();
             let hold = HOLD.min(wait);
             let handover = Handover { to: Some(target), force: false, hold, wait: Some(wait) };
-            match handover.order(&operator, &holder).await? {
+            let why = match handover.order(&operator, &holder).await? {
                 Progress::Followed { successor, told } if successor.host.as_deref() == Some(target) => {
                     if !json {
                         let _ = writeln!(stdout(), "{}: {}", next.shard, on_one_line(told));
                     }
+                    made.push(next);
+                    continue;
                 }
-                Progress::Followed { successor, .. } => {
-                    return Err(operator.refusal(&format!("{successor} leads, and no candidate on {target}")));
-                }
-                Progress::Refused(why) => return Err(operator.refusal(&why)),
+                Progress::Followed { successor, .. } => format!("{successor} leads, and no candidate on {target}"),
+                Progress::Refused(why) => why,
                 Progress::Ordered(_) | Progress::NotYet => {
-                    return Err(operator.refusal(&format!(
-                        "no candidate on {target} leads after {}; the order stays in force",
-                        show_seconds(wait)
-                    )));
+                    let wait = show_seconds(wait);
+                    format!("no candidate on {target} leads after {wait}; the order stays in force")
                 }
-            }
-            made.push(next);
+            };
+            return Err(operator.refusal(&why));
         }
         Ok(())
     }

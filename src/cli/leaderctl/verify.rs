@@ -10,7 +10,7 @@ use crate::cli::start::Failure;
 use crate::exit;
 use crate::lease::{Shard, Term, show};
 use crate::observe::query_socket::{self, Key, Statement};
-use crate::store::{Holder, StoreError};
+use crate::store::StoreError;
 use clap::Args;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -57,13 +57,9 @@ impl VerifyFlags {
         let Some(term) = self.term.or(own_term) else {
             return Err(format!("--term is missing: give the term of {shard} that must lead"));
         };
-        let unreadable = || {
-            format!(
-                "{} is not the value that leaderrun set: leave it as it is, or unset it",
-                query_socket::KEY_VARIABLE
-            )
-        };
-        let key = own(query_socket::KEY_VARIABLE).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
+        let variable = query_socket::KEY_VARIABLE;
+        let unreadable = || format!("{variable} is not the value that leaderrun set: leave it as it is, or unset it");
+        let key = own(variable).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
         let query_socket = own(query_socket::VARIABLE).filter(|_| own_term == Some(term)).zip(key);
         Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, query_socket })
     }
@@ -72,42 +68,41 @@ impl VerifyFlags {
 impl Question {
     /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
     pub async fn answer(&self, named: NamedStore, patience: Duration) -> Result<ExitCode, Failure> {
-        if let Some((query_socket, key)) = &self.query_socket {
-            match query_socket::ask_own(query_socket, key).await {
-                Ok(statement) => return self.tell("candidate", self.by_candidate(statement)),
-                Err(error) if named.url.is_none() => {
-                    return Err(StoreError::unknown(format!(
-                        "leaderrun of shard {} does not answer: {error}: it is gone, frozen, or in another network \
-                         namespace; name a store to ask it instead",
-                        self.shard
-                    ))
-                    .into());
-                }
-                Err(_) => {}
+        let own = match &self.query_socket {
+            Some((query_socket, key)) => Some(query_socket::ask_own(query_socket, key).await),
+            None => None,
+        };
+        // For how long the term leads, None where a lease does not expire; or why it does not lead.
+        let (told_by, leads) = match own {
+            Some(Ok(Statement { shard, leadership, .. })) => {
+                let is_ours = shard == self.shard.as_str();
+                let leads = match leadership.filter(|told| is_ours && told.term == self.term) {
+                    Some(told) if told.left.is_some_and(|left| left.is_zero()) => Err("it is being stopped".to_owned()),
+                    Some(told) => Ok(told.left),
+                    None => Err("it has ended".to_owned()),
+                };
+                ("candidate", leads)
             }
-        }
-        let store = named.location.open(patience).await?;
-        let report = Client { store: &*store, location: &named.location, patience }.inspect(&self.shard).await?;
-        self.tell("store", self.by_store(report.holder))
-    }
-
-    /// For how long the term leads, None where a lease does not expire; or why it does not lead.
-    fn by_candidate(&self, statement: Statement) -> Result<Option<Duration>, String> {
-        let ours = statement.shard == self.shard.as_str();
-        match statement.leadership.filter(|told| ours && told.term == self.term) {
-            Some(told) if told.left.is_some_and(|left| left.is_zero()) => Err("it is being stopped".to_owned()),
-            Some(told) => Ok(told.left),
-            None => Err("it has ended".to_owned()),
-        }
-    }
-
-    /// The same.
-    fn by_store(&self, holder: Option<Holder>) -> Result<Option<Duration>, String> {
-        match holder {
-            None => Err("nobody does".to_owned()),
-            Some(holder) if holder.term != Some(self.term) => Err(format!("{holder} does")),
-            Some(holder) => Ok(holder.expires_in),
-        }
+            Some(Err(error)) if named.url.is_none() => {
+                return Err(StoreError::unknown(format!(
+                    "leaderrun of shard {} does not answer: {error}: it is gone, frozen, or in another network \
+                     namespace; name a store to ask it instead",
+                    self.shard
+                ))
+                .into());
+            }
+            Some(Err(_)) | None => {
+                let store = named.location.open(patience).await?;
+                let client = Client { store: &*store, location: &named.location, patience };
+                let leads = match client.inspect(&self.shard).await?.holder {
+                    None => Err("nobody does".to_owned()),
+                    Some(holder) if holder.term != Some(self.term) => Err(format!("{holder} does")),
+                    Some(holder) => Ok(holder.expires_in),
+                };
+                ("store", leads)
+            }
+        };
+        self.tell(told_by, leads)
     }
 
     fn tell(&self, told_by: &'static str, leads: Result<Option<Duration>, String>) -> Result<ExitCode, Failure> {
