@@ -54,14 +54,11 @@ pub use spec::{GuardSpec, Plan, in_memory};
 
 use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, StartError, TreeEvent};
 use crate::observe::terminal;
-use crate::sys::{
-    self, Birth, ChildState, Companion, KillTimer, Listens, Namespaces, Scheduling, SingleThread, Started,
-};
+use crate::sys::{self, Birth, ChildState, Companion, KillTimer, Listens, Namespaces, SingleThread, Started};
 use crate::time::BootInstant;
-use cgroup::Leaf;
 use foreground::Foreground;
 use health::Checker;
-use hooks::{Hook, Runner};
+use hooks::{Hook, Hooks, how_it_ended};
 use lateness::Caution;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::WaitPidFlag;
@@ -71,9 +68,9 @@ use priority::Priority;
 use sampler::Sampler;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 use tree::Tree;
 use watch::Watch;
@@ -119,14 +116,19 @@ fn guard(
     let not_started = TreeEvent::NotStarted(StartError(sys::NO_PROCESS));
     let (mut watch, kill_timer, sampler) = set_up().inspect_err(|_| line.report(&Report::Tree(not_started)))?;
     let hooks = plan.hooks.times();
+    let mut words = plan.words.into_iter().map(OsString::from_vec);
+    let mut program = Command::new(words.next().unwrap_or_default());
+    program.args(words);
     let mut guard = Guard {
         policy: Policy::with_hooks(BootInstant::now(), deadline, plan.grace, hooks)
             .cautious(plan.measure.map(Caution::from).unwrap_or_default())
             .with_max_run(plan.max_run),
         tree,
+        program: Some(program),
         command: None,
-        group: None,
+        starting: None,
         init: None,
+        inits_line: None,
         namespaces: means.namespaces,
         stop_signal: Signal::try_from(plan.stop_signal).unwrap_or(Signal::SIGTERM),
         terminal: plan.terminal_group.and_then(|group| Foreground::open(Pid::from_raw(group))),
@@ -137,12 +139,21 @@ fn guard(
         command_end: None,
         listens,
         line: Some(line),
-        command_line: plan.words,
-        started: None,
-        start: Start { single_thread, mask, scheduling: means.scheduling, most_real_time: priority.most_of_command() },
-        runner: Runner::new(plan.hooks),
+        birth: Birth {
+            single_thread,
+            mask,
+            scheduling: means.scheduling,
+            most_real_time: priority.most_of_command(),
+            terminal: None,
+            companion: None,
+            listens: Listens::default(),
+            cgroup: None,
+            not_after: Duration::ZERO,
+        },
+        hooks: plan.hooks,
+        hook: None,
         checker: plan.health.map(Checker::new),
-        just_ended: false,
+        just_ended: None,
         hook_ended: None,
         kill: None,
         finished: false,
@@ -158,7 +169,7 @@ fn guard(
     loop {
         guard.reap();
         guard.hear_keyboard();
-        if guard.tree.is_empty() && guard.has_settled() {
+        if guard.tree.is_empty() && guard.just_ended.is_none() && guard.hook_ended.is_none() {
             guard.settle_terminal();
             guard.report_kill();
             guard.take(Input::Empty);
@@ -167,8 +178,8 @@ fn guard(
             }
             continue;
         }
-        if std::mem::take(&mut guard.just_ended) {
-            guard.take(Input::CommandEnded);
+        if let Some(input) = guard.just_ended.take() {
+            guard.take(input);
             continue;
         }
         while let Some(input) = guard.hear() {
@@ -187,35 +198,9 @@ fn guard(
         }
         // A tree that is being killed may fork as fast as it dies, so look at it again soon.
         let wake_at = if guard.policy.kills() { guard.kill() } else { guard.wake_at() };
-        let inits_line = guard.inits_line().map(AsFd::as_fd);
+        let command = guard.starting.as_ref().map(AsFd::as_fd).or(guard.inits_line.as_ref().map(AsFd::as_fd));
         let keyboard = guard.keyboard.as_ref().map(AsFd::as_fd);
-        watch.wait(guard.line.as_ref(), [inits_line, keyboard], guard.tree.events(), guard.tree.wake_at(wake_at));
-    }
-}
-
-/// The settings that every program below the guard starts with.
-struct Start {
-    single_thread: SingleThread,
-    mask: SigSet,
-    scheduling: Scheduling,
-    most_real_time: Option<u64>,
-}
-
-impl Start {
-    fn birth<'a>(&'a self, tree: &'a Tree, terminal: Option<BorrowedFd<'a>>, not_after: BootInstant) -> Birth<'a> {
-        Birth {
-            single_thread: &self.single_thread,
-            mask: self.mask,
-            scheduling: self.scheduling,
-            most_real_time: self.most_real_time,
-            terminal,
-            companion: None,
-            listens: Listens::default(),
-            cgroup: tree.leaf().map(Leaf::directory),
-            not_after: not_after.since_boot().unwrap_or(Duration::MAX),
-            news: None,
-            until: Duration::MAX,
-        }
+        watch.wait(guard.line.as_ref(), [command, keyboard], guard.tree.events(), guard.tree.wake_at(wake_at));
     }
 }
 
@@ -231,13 +216,16 @@ struct Kill {
 struct Guard {
     policy: Policy,
     tree: Tree,
-    /// Some while COMMAND has not been reaped.
+    /// COMMAND and its arguments. Some until it is started.
+    program: Option<Command>,
+    /// Some while COMMAND has not been reaped. At first its init, if it has one.
     command: Option<Pid>,
-    /// COMMAND's process group. It is safe to signal while COMMAND has not been reaped. None in a PID namespace, where
-    /// the init reaps COMMAND.
-    group: Option<Pid>,
-    /// The init of COMMAND's PID namespace, until it is reaped, and the line to it, until that closes.
-    init: Option<(Pid, Option<Line>)>,
+    /// Some until it is known whether COMMAND has become its program, except in a PID namespace.
+    starting: Option<Started>,
+    /// The init of COMMAND's PID namespace, until it is reaped.
+    init: Option<Pid>,
+    /// The line to it, until that closes.
+    inits_line: Option<Line>,
     namespaces: Option<Namespaces>,
     stop_signal: Signal,
     terminal: Option<Foreground>,
@@ -254,16 +242,15 @@ struct Guard {
     listens: Listens,
     /// None once the candidate is gone.
     line: Option<Line>,
-    /// COMMAND and its arguments. Empty once it was started.
-    command_line: Vec<Vec<u8>>,
-    /// Some from COMMAND's start to its end, except in a PID namespace.
-    started: Option<Started>,
-    start: Start,
-    runner: Runner,
+    /// With what every program below the guard starts.
+    birth: Birth<'static>,
+    hooks: Hooks,
+    /// Some while a hook has not been reaped.
+    hook: Option<(Hook, Started)>,
     /// Some if COMMAND's health is checked.
     checker: Option<Checker>,
-    /// COMMAND was reaped, and the policy does not know yet.
-    just_ended: bool,
+    /// Some from the end of COMMAND until the policy knows.
+    just_ended: Option<Input>,
     /// Some from the end of a hook until the policy knows.
     hook_ended: Option<HookEnd>,
     /// Some from the first kill until it is reported.
@@ -276,78 +263,52 @@ struct Guard {
 
 impl Guard {
     fn start(&mut self) {
-        let not_after = self.policy.start_by();
-        let until = self.wake_at().since_boot().unwrap_or(Duration::MAX);
-        let mut command_line = std::mem::take(&mut self.command_line).into_iter().map(OsString::from_vec);
-        let program = command_line.next().unwrap_or_default();
-        let arguments: Vec<OsString> = command_line.collect();
+        let program = self.program.take().expect("COMMAND is started once");
         let (keyboard, keyboards_end) = self.terminal.as_ref().and_then(|_| Line::pair().ok()).unzip();
         let companion = keyboards_end.as_ref().map(|end| Companion { run: keyboard::run, line: end.as_fd() });
         let terminal = self.terminal.as_mut().and_then(Foreground::to_hand_over);
-        let news = self.line.as_ref().map(AsFd::as_fd);
-        let listens = self.listens;
-        let birth = Birth { companion, listens, news, until, ..self.start.birth(&self.tree, terminal, not_after) };
-        let started = match self.namespaces {
-            None => sys::start_command(&program, &arguments, birth).map(|started| {
-                let command = started.pid;
-                self.started = Some(started);
-                (command, None)
+        let birth = self.tree.birth(self.birth, self.policy.start_by());
+        let birth = Birth { terminal, companion, listens: self.listens, ..birth };
+        let child = match self.namespaces {
+            None => sys::start(program, birth).map(|started| self.starting.insert(started).pid),
+            Some(namespaces) => init::start(namespaces, program, self.stop_signal, birth).map(|(init, line)| {
+                self.inits_line = Some(line);
+                *self.init.insert(init)
             }),
-            Some(namespaces) => {
-                let inside = init::Inside { program: &program, arguments: &arguments, stop_signal: self.stop_signal };
-                init::start(namespaces, &inside, birth).map(|(init, line)| (init, Some(line)))
-            }
         };
-        match started {
-            Ok((child, inits_line)) => {
+        match child {
+            Ok(child) => {
                 self.keyboard = keyboard;
-                self.take_note_of(child, inits_line);
+                self.tree.grew(self.init);
+                self.set_command(child);
                 self.take(Input::CommandStarted);
                 if let Some(checker) = &mut self.checker {
                     checker.checks.command_started(BootInstant::now());
                 }
             }
-            Err(error) => {
-                let reason = self.report_not_started(error.into());
-                self.take(Input::CommandNotStarted(reason));
-            }
+            Err(error) => self.command_ended(Err(error.into())),
         }
     }
 
-    fn report_not_started(&self, error: StartError) -> Reason {
-        if error == StartError(libc::ETIME) {
-            self.report(&Report::Tree(TreeEvent::DeadlineReached));
-            self.report(&Report::Tree(TreeEvent::Unready(HookEnd::Cut)));
-            return Reason::Lost;
-        }
-        self.report(&Report::Tree(TreeEvent::NotStarted(error)));
-        Reason::NotStarted
-    }
-
-    /// Takes note of the new child: an init if there is a line to it, otherwise COMMAND.
-    fn take_note_of(&mut self, child: Pid, inits_line: Option<Line>) {
-        let command = match inits_line {
-            None => {
-                self.tree.grew();
-                self.group = Some(child);
-                child
-            }
-            Some(line) => {
-                self.tree.grew_by_init(child);
-                self.init = Some((child, Some(line)));
-                // Where /proc does not show COMMAND, report its init instead.
-                self.tree.child_of(child).unwrap_or(child)
-            }
-        };
+    fn set_command(&mut self, command: Pid) {
         self.command = Some(command);
         if let Some(terminal) = &mut self.terminal {
             terminal.set_borrower(command);
         }
-        self.report(&Report::Started { pid: command.as_raw() });
+    }
+
+    /// Hears whether COMMAND has become its program.
+    fn hear_exec(&mut self) {
+        let Some(became_program) = self.starting.as_ref().and_then(Started::became_program) else { return };
+        let pid = self.starting.take().expect("it was there").pid.as_raw();
+        match became_program {
+            Ok(()) => self.report(&Report::Started { pid }),
+            Err(error) => self.command_ended(Err(error.into())),
+        }
     }
 
     fn wake_at(&self) -> BootInstant {
-        let check = self.checker.as_ref().map_or(BootInstant::NEVER, Checker::wake_at);
+        let check = self.checker.as_ref().map_or(BootInstant::NEVER, |checker| checker.checks.wake_at());
         let sample = self.sampler.as_ref().map_or(BootInstant::NEVER, Sampler::due);
         self.policy.wake_at().min(check).min(sample).min(self.ask_terminal_at)
     }
@@ -359,15 +320,8 @@ impl Guard {
         }
     }
 
-    /// True when the policy knows of everything that ended.
-    fn has_settled(&self) -> bool {
-        !self.just_ended && self.hook_ended.is_none()
-    }
-
     /// Kills every process that can be found, and records when that was first done. Returns when to look again.
     fn kill(&mut self) -> BootInstant {
-        self.runner.kill();
-        self.checker.iter().for_each(Checker::kill);
         let next = self.tree.kill();
         if let Some(Kill { signalled: signalled @ None, .. }) = &mut self.kill {
             *signalled = Some(BootInstant::now());
@@ -444,7 +398,7 @@ impl Guard {
         if self.tree.is_empty() {
             return;
         }
-        if let Some(line) = self.inits_line() {
+        if let Some(line) = &self.inits_line {
             line.order(Order::Stop { kill_after: None });
         }
         let signals = [self.stop_signal, Signal::SIGCONT];
@@ -453,35 +407,31 @@ impl Guard {
         }
         // Finding the other processes takes longer, so the group goes first, and what is due next does not wait for
         // them.
-        self.tree.ask(signals, self.group, self.policy.asks_until());
+        self.tree.ask(signals, self.group(), self.policy.asks_until());
+    }
+
+    /// COMMAND's process group. It is safe to signal while COMMAND has not been reaped. None in a PID namespace, where
+    /// the init reaps COMMAND.
+    fn group(&self) -> Option<Pid> {
+        self.command.filter(|_| self.namespaces.is_none())
     }
 
     fn signal_group(&self, signal: Signal) {
-        if let Some(group) = self.group {
+        if let Some(group) = self.group() {
             let _ = nix::sys::signal::killpg(group, signal);
         }
     }
 
     fn signal_command(&self, signal: i32) {
-        match (&self.init, self.command, Signal::try_from(signal)) {
-            (Some((_, line)), ..) => {
-                if let Some(line) = line {
-                    line.order(Order::Signal(signal));
-                }
-            }
-            (None, Some(command), Ok(signal)) => {
-                let _ = nix::sys::signal::kill(command, signal);
-            }
-            (None, ..) => {}
+        if let Some(line) = &self.inits_line {
+            line.order(Order::Signal(signal));
+        } else if let (Some(command), Ok(signal)) = (self.group(), Signal::try_from(signal)) {
+            let _ = nix::sys::signal::kill(command, signal);
         }
     }
 
-    fn inits_line(&self) -> Option<&Line> {
-        self.init.as_ref()?.1.as_ref()
-    }
-
     fn continue_command(&self) {
-        match self.inits_line() {
+        match &self.inits_line {
             Some(line) => line.order(Order::Continue),
             None => self.signal_group(Signal::SIGCONT),
         }
@@ -489,6 +439,7 @@ impl Guard {
 
     /// Reaps children that ended, and handles COMMAND's stops.
     fn reap(&mut self) {
+        self.hear_exec();
         self.hear_init();
         loop {
             match self.tree.reap(WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED) {
@@ -502,7 +453,7 @@ impl Guard {
     }
 
     fn ended(&mut self, pid: Pid, end: CommandEnd) {
-        if self.init.as_ref().is_some_and(|(init, _)| *init == pid) {
+        if self.init == Some(pid) {
             // Read its last reports first. Without one about COMMAND, the init was killed, and COMMAND with it.
             self.hear_init();
             self.init = None;
@@ -510,21 +461,33 @@ impl Guard {
                 self.command_ended(Ok(CommandEnd::Signalled(libc::SIGKILL)));
             }
         } else if self.command == Some(pid) {
-            let error = self.started.take().and_then(|started| started.error());
-            self.command_ended(error.map_or(Ok(end), |error| Err(error.into())));
-        } else if let Some(hook) = self.runner.reaped(pid) {
-            self.hook_over(hook, end.into());
-        } else if self.checker.as_mut().is_some_and(|checker| checker.reaped(pid)) {
-            self.check_ended(end.into());
+            self.hear_exec();
+            if self.command.is_some() {
+                self.command_ended(Ok(end));
+            }
+        } else if let Some((hook, started)) = self.hook.take_if(|(_, started)| started.pid == pid) {
+            self.hook_over(hook, how_it_ended(&started, end));
+        } else if let Some(check) = self.checker.as_mut().and_then(|checker| checker.reaped(pid)) {
+            self.check_ended(how_it_ended(&check, end));
         }
     }
 
-    /// An error is that of an exec(2) which took so long that COMMAND counted as started.
     fn command_ended(&mut self, end: Result<CommandEnd, StartError>) {
-        match end {
-            Ok(end) => self.report(&Report::Tree(TreeEvent::Ended(end))),
-            Err(error) => drop(self.report_not_started(error)),
-        }
+        self.just_ended = Some(match end {
+            Ok(end) => {
+                self.report(&Report::Tree(TreeEvent::Ended(end)));
+                Input::CommandEnded
+            }
+            Err(StartError(libc::ETIME)) => {
+                self.report(&Report::Tree(TreeEvent::DeadlineReached));
+                self.report(&Report::Tree(TreeEvent::Unready(HookEnd::Cut)));
+                Input::CommandNotStarted(Reason::Lost)
+            }
+            Err(error) => {
+                self.report(&Report::Tree(TreeEvent::NotStarted(error)));
+                Input::CommandNotStarted(Reason::NotStarted)
+            }
+        });
         self.command_end = end.ok();
         self.ask_terminal_at = BootInstant::NEVER;
         // Nothing else is left to see.
@@ -538,14 +501,18 @@ impl Guard {
         }
         // From here on another process group may get the number.
         self.command = None;
-        self.group = None;
-        self.just_ended = true;
     }
 
     /// Reads what the init of COMMAND's PID namespace reports.
     fn hear_init(&mut self) {
-        while let Some(line) = self.inits_line() {
+        while let Some((init, line)) = self.init.zip(self.inits_line.as_ref()) {
             match line.hear_report() {
+                Heard::Message(Report::Started { .. }, _) => {
+                    // Where /proc does not show COMMAND, report its init instead.
+                    let command = self.tree.child_of(init).unwrap_or(init);
+                    self.set_command(command);
+                    self.report(&Report::Started { pid: command.as_raw() });
+                }
                 Heard::Message(Report::Tree(TreeEvent::Ended(end)), _) => self.command_ended(Ok(end)),
                 Heard::Message(Report::Tree(TreeEvent::NotStarted(error)), _) => self.command_ended(Err(error)),
                 Heard::Message(Report::Paused { signal }, _) => self.stopped(signal),
@@ -553,11 +520,7 @@ impl Guard {
                 Heard::Message(..) => {}
                 Heard::Silence => return,
                 // The init is dying, and the kernel kills the rest of its namespace before it can be reaped.
-                Heard::Closed => {
-                    if let Some((_, line)) = &mut self.init {
-                        *line = None;
-                    }
-                }
+                Heard::Closed => self.inits_line = None,
             }
         }
     }

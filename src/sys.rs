@@ -8,7 +8,7 @@ mod start;
 
 pub use start::{
     Birth, Companion, Listens, NO_PROCESS, Namespaces, Scheduling, SingleThread, Started, exit_at_once, listens,
-    refused, set_nice, share_in_short_slices, start_check, start_command, start_hook,
+    refused, set_nice, share_in_short_slices, start,
 };
 
 use nix::errno::Errno;

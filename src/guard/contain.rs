@@ -249,9 +249,9 @@ fn raises() -> bool {
 fn find_namespaces() -> Result<Namespaces, String> {
     let refused = |error: &io::Error| format!("--contain pidns does not work here: {error}");
     let one = SingleThread::prove().map_err(|error| refused(&error))?;
-    match init::try_namespaces(&one, Namespaces::Privileged) {
+    match init::try_namespaces(one, Namespaces::Privileged) {
         Ok(()) => Ok(Namespaces::Privileged),
-        Err(_) => match init::try_namespaces(&one, Namespaces::WithUser) {
+        Err(_) => match init::try_namespaces(one, Namespaces::WithUser) {
             Ok(()) => Ok(Namespaces::WithUser),
             Err(error) => {
                 Err(format!("{} (this needs root, or permission to create user namespaces)", refused(&error)))

@@ -4,17 +4,16 @@
 //! the guard does not wait for it: the guard must be awake for the next order and for the deadline.
 
 use super::Guard;
+use super::hooks::shell;
 use super::policy::checks::{CheckTimes, Checks, Due, Failed};
 use super::tree::Tree;
 use super::wire::Report;
 use crate::election::{HookEnd, TreeEvent};
-use crate::sys::{self, Birth};
+use crate::sys::{self, Started};
 use crate::time::BootInstant;
-use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::process::Stdio;
 use std::time::Duration;
 
 /// The default time between two checks.
@@ -37,7 +36,7 @@ pub(super) struct Checker {
     command: Vec<u8>,
     pub checks: Checks,
     /// Some while a check has not been reaped.
-    running: Option<Pid>,
+    running: Option<Started>,
 }
 
 impl Checker {
@@ -45,35 +44,15 @@ impl Checker {
         Self { checks: Checks::new(health.times), command: health.command, running: None }
     }
 
-    pub fn wake_at(&self) -> BootInstant {
-        self.checks.wake_at()
-    }
-
-    /// Starts a check. An error tells how it failed.
-    pub fn start(&mut self, birth: Birth<'_>) -> Result<(), HookEnd> {
-        let told = [("LEADERRUN_EVENT", "health".to_owned())];
-        let command = OsString::from_vec(self.command.clone());
-        let pid = sys::start_check(&command, &told, birth).map_err(|error| HookEnd::NotStarted(error.into()))?;
-        self.running = Some(pid);
-        Ok(())
-    }
-
-    /// Takes note that `pid` was reaped. Returns whether it was the check.
-    pub fn reaped(&mut self, pid: Pid) -> bool {
-        self.running.take_if(|running| *running == pid).is_some()
-    }
-
-    /// Sends SIGKILL to the running check, with the tree. It has not been reaped, so its number is still its own.
-    pub fn kill(&self) {
-        if let Some(pid) = self.running {
-            let _ = killpg(pid, Signal::SIGKILL);
-        }
+    /// Takes note that `pid` was reaped. Some if it was the check.
+    pub fn reaped(&mut self, pid: Pid) -> Option<Started> {
+        self.running.take_if(|running| running.pid == pid)
     }
 
     /// Sends SIGKILL to the running check and all its descendants.
-    pub fn kill_below(&self, tree: &mut Tree) {
-        if let Some(pid) = self.running {
-            tree.kill_group(pid);
+    fn kill_below(&self, tree: &mut Tree) {
+        if let Some(running) = &self.running {
+            tree.kill_group(running.pid);
         }
     }
 }
@@ -90,10 +69,14 @@ impl Guard {
         }
         match checker.checks.pass_time(BootInstant::now()) {
             Some(Due::Start) => {
-                let birth = self.start.birth(&self.tree, None, self.policy.start_by());
-                match checker.start(birth) {
-                    Ok(()) => self.tree.grew(),
-                    Err(end) => self.check_ended(end),
+                let mut shell = shell(&checker.command, [("LEADERRUN_EVENT", "health".to_owned())]);
+                shell.stdout(Stdio::null());
+                match sys::start(shell, self.tree.birth(self.birth, self.policy.start_by())) {
+                    Ok(started) => {
+                        checker.running = Some(started);
+                        self.tree.grew(None);
+                    }
+                    Err(error) => self.check_ended(HookEnd::NotStarted(error.into())),
                 }
             }
             Some(Due::Kill(failed)) => {

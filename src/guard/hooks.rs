@@ -6,16 +6,14 @@
 
 use super::Guard;
 use super::wire::Report;
-use crate::election::{CommandEnd, HookEnd, Reason};
+use crate::election::{CommandEnd, HookEnd};
 use crate::lease::TimeForHooks;
-use crate::sys::{self, Birth};
+use crate::sys::{self, Started};
 use crate::time::BootInstant;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
-use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use strum::Display;
 
@@ -52,69 +50,41 @@ impl Hooks {
             post_stop: most(&self.post_stop),
         }
     }
-
-    fn command(&self, hook: Hook) -> Option<&Vec<u8>> {
-        match hook {
-            Hook::PreStart => self.pre_start.as_ref(),
-            Hook::PreStop => self.pre_stop.as_ref(),
-            Hook::PostStop => self.post_stop.as_ref(),
-        }
-    }
 }
 
-/// Starts hooks one at a time.
-#[derive(Debug)]
-pub(super) struct Runner {
-    hooks: Hooks,
-    /// Some while a hook has not been reaped.
-    running: Option<(Hook, Pid)>,
+/// `sh -c TEXT` with empty input, and with `told` added to the environment.
+pub(super) fn shell(text: &[u8], told: impl IntoIterator<Item = (&'static str, String)>) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(OsStr::from_bytes(text)).envs(told).stdin(Stdio::null());
+    shell
 }
 
-impl Runner {
-    pub fn new(hooks: Hooks) -> Self {
-        Self { hooks, running: None }
-    }
-
-    /// Starts a hook, which gets the reason of the stop and how COMMAND ended, if there are any.
-    pub fn start(
-        &mut self,
-        hook: Hook,
-        reason: Option<Reason>,
-        command_end: Option<CommandEnd>,
-        birth: Birth<'_>,
-    ) -> Result<(), HookEnd> {
-        let command = self.hooks.command(hook).cloned().unwrap_or_default();
-        let mut told: Vec<(&str, String)> = vec![("LEADERRUN_EVENT", hook.to_string())];
-        told.extend(reason.map(|reason| ("LEADERRUN_REASON", reason.to_string())));
-        told.extend(command_end.map(|end| ("LEADERRUN_EXIT_STATUS", end.exit_status().to_string())));
-        let started = sys::start_hook(&OsString::from_vec(command), &told, birth);
-        let started = started.map_err(|error| HookEnd::NotStarted(error.into()))?;
-        self.running = Some((hook, started.pid));
-        Ok(())
-    }
-
-    /// Takes note that `pid` was reaped. Returns the hook that it was.
-    pub fn reaped(&mut self, pid: Pid) -> Option<Hook> {
-        let (hook, _) = self.running.take_if(|(_, running)| *running == pid)?;
-        Some(hook)
-    }
-
-    /// Sends SIGKILL to the running hook, with the tree. It has not been reaped, so its number is still its own.
-    pub fn kill(&self) {
-        if let Some((_, pid)) = self.running {
-            let _ = killpg(pid, Signal::SIGKILL);
-        }
+/// How a hook ended, or a health check: perhaps the shell was never there.
+pub(super) fn how_it_ended(started: &Started, end: CommandEnd) -> HookEnd {
+    match started.became_program() {
+        Some(Err(error)) => HookEnd::NotStarted(error.into()),
+        Some(Ok(())) | None => end.into(),
     }
 }
 
 impl Guard {
+    /// Runs a hook, which gets the reason of the stop and how COMMAND ended, if there are any. One hook runs at a time.
     pub(super) fn run_hook(&mut self, hook: Hook, not_after: BootInstant) {
-        let news = self.line.as_ref().map(AsFd::as_fd);
-        let until = self.wake_at().since_boot().unwrap_or(Duration::MAX);
-        let birth = Birth { news, until, ..self.start.birth(&self.tree, None, not_after) };
-        match self.runner.start(hook, self.policy.reason(), self.command_end, birth) {
-            Ok(()) => self.tree.grew(),
-            Err(end) => self.hook_over(hook, end),
+        let text = match hook {
+            Hook::PreStart => &self.hooks.pre_start,
+            Hook::PreStop => &self.hooks.pre_stop,
+            Hook::PostStop => &self.hooks.post_stop,
+        };
+        let mut told = vec![("LEADERRUN_EVENT", hook.to_string())];
+        told.extend(self.policy.reason().map(|reason| ("LEADERRUN_REASON", reason.to_string())));
+        told.extend(self.command_end.map(|end| ("LEADERRUN_EXIT_STATUS", end.exit_status().to_string())));
+        let shell = shell(text.as_deref().unwrap_or_default(), told);
+        match sys::start(shell, self.tree.birth(self.birth, not_after)) {
+            Ok(started) => {
+                self.hook = Some((hook, started));
+                self.tree.grew(None);
+            }
+            Err(error) => self.hook_over(hook, HookEnd::NotStarted(error.into())),
         }
     }
 
@@ -128,8 +98,8 @@ impl Guard {
 
     /// Kills the running hook, whose timeout is over, and all its descendants. Nobody waits for it any more.
     pub(super) fn kill_hook(&mut self) {
-        if let Some((hook, pid)) = self.runner.running.take() {
-            self.tree.kill_group(pid);
+        if let Some((hook, started)) = self.hook.take() {
+            self.tree.kill_group(started.pid);
             self.report(&Report::HookFailed(hook, HookEnd::TimedOut));
         }
     }

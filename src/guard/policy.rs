@@ -48,6 +48,7 @@ pub enum Input {
     CandidateGone,
     /// COMMAND was started, after [`Effect::Start`].
     CommandStarted,
+    /// COMMAND could not become its program, which may come after [`Input::CommandStarted`].
     CommandNotStarted(Reason),
     /// COMMAND itself was reaped. Its descendants may live on.
     CommandEnded,
@@ -293,7 +294,10 @@ impl Policy {
                 self.ran = true;
                 self.overrun_at = after(now, self.max_run);
             }
-            Input::CommandNotStarted(reason) => self.kill(reason, &mut effects),
+            Input::CommandNotStarted(reason) => {
+                self.ran = false;
+                self.kill(reason, &mut effects);
+            }
             Input::CommandEnded => self.command_ended(now, &mut effects),
             Input::HookEnded(end) => self.hook_ended(now, end, &mut effects),
             Input::Empty => self.empty(now, &mut effects),

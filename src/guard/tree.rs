@@ -21,7 +21,7 @@
 use super::cgroup::Leaf;
 use super::priority;
 use super::walk::{Found, Process, Walk, is_live_child, is_stopped};
-use crate::sys::{ChildState, wait_any};
+use crate::sys::{Birth, ChildState, wait_any};
 use crate::time::BootInstant;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -157,17 +157,18 @@ impl Tree {
         self.reap_at.unwrap_or(instant).min(instant)
     }
 
-    /// Takes note that a child was started.
-    pub fn grew(&mut self) {
+    /// As `birth`, in the cgroup of this tree if it has one, and before `not_after`.
+    pub fn birth<'a>(&'a self, birth: Birth<'a>, not_after: BootInstant) -> Birth<'a> {
+        let not_after = not_after.since_boot().unwrap_or(Duration::MAX);
+        Birth { cgroup: self.leaf.as_ref().map(Leaf::directory), not_after, ..birth }
+    }
+
+    /// Takes note that a child was started, which may be the init of a PID namespace.
+    pub fn grew(&mut self, init: Option<Pid>) {
         self.childless = false;
         self.killed_at = None;
         self.look_at = None;
-    }
-
-    /// As [`Tree::grew`], for a child that is the init of a PID namespace.
-    pub fn grew_by_init(&mut self, init: Pid) {
-        self.grew();
-        self.init = Some(init);
+        self.init = self.init.or(init);
     }
 
     /// Takes note that a child was reaped: another process may get its number.

@@ -4,30 +4,28 @@
 //! process looks at the clock right before it becomes COMMAND, and dies with the guard from its first instruction on.
 //!
 //! Another hazard: exec(2) takes as long as the disk, the file server or the virus scanner behind the program. Who waits
-//! for it hears no order and misses a deadline. So nobody waits for longer than there is nothing else to do.
+//! for it hears no order and misses a deadline. So nobody waits: a [`Started`] tells what became of it.
 
 use super::boot_clock;
 use crate::exit;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::{Pid, getpid, getppid, tcsetpgrp};
 use serde::{Deserialize, Serialize};
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// Proof that this process has one thread, so that it may fork. It is not `Send`, and only the guard's processes keep
 /// one; they start no thread.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct SingleThread(PhantomData<*const ()>);
 
 impl SingleThread {
@@ -41,7 +39,7 @@ impl SingleThread {
     }
 
     /// Forks. Returns None in the child.
-    pub fn fork(&self) -> io::Result<Option<Pid>> {
+    pub fn fork(self) -> io::Result<Option<Pid>> {
         // SAFETY: after fork(2) the child may do anything if its parent has one thread, which `self` proves.
         match unsafe { nix::unistd::fork() }? {
             nix::unistd::ForkResult::Parent { child } => Ok(Some(child)),
@@ -50,7 +48,7 @@ impl SingleThread {
     }
 
     /// Forks a child into new namespaces and into the cgroup with this directory, if given. Returns None in the child.
-    pub fn fork_into(&self, namespaces: Option<Namespaces>, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<Pid>> {
+    pub fn fork_into(self, namespaces: Option<Namespaces>, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<Pid>> {
         /// From linux/sched.h. libc's type is too narrow for it.
         const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
         // struct clone_args of clone3(2): flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls,
@@ -198,7 +196,7 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
     Ok(Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)?)
 }
 
-/// The error of [`start_command`] when the operating system refused the process, its cgroup or its namespace, rather
+/// The error of a start when the operating system refused the process, its cgroup or its namespace, rather
 /// than the program. exec(2) never returns it.
 pub const NO_PROCESS: i32 = libc::ECHILD;
 
@@ -220,12 +218,13 @@ pub struct Companion<'a> {
 
 impl Companion<'_> {
     /// Without it, the program runs all the same.
-    fn start(self, single_thread: &SingleThread) {
+    fn start(self, single_thread: SingleThread) {
         match single_thread.fork() {
             Ok(Some(between)) => drop(nix::sys::wait::waitpid(between, None)),
-            // The parent of the second one ends at once, so its parent will be the guard.
+            // The parent of the second one ends at once, so its parent will be the guard. It is forked without the file
+            // that tells of exec(2).
             Ok(None) => {
-                if let (Ok(None), Ok(line)) = (single_thread.fork(), super::leave_only(self.line)) {
+                if let (Ok(line), Ok(None)) = (super::leave_only(self.line), single_thread.fork()) {
                     (self.run)(line);
                 }
                 exit_at_once(0)
@@ -262,7 +261,7 @@ pub fn listens() -> Listens {
 /// The settings that a program starts with below the guard.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth<'a> {
-    pub single_thread: &'a SingleThread,
+    pub single_thread: SingleThread,
     pub mask: SigSet,
     pub scheduling: Scheduling,
     /// The most real-time priority that the program may take from now on without privileges (`RLIMIT_RTPRIO`). None for
@@ -280,119 +279,59 @@ pub struct Birth<'a> {
     /// because a process can be stopped at any time. So the new process itself looks at the clock, right before it
     /// becomes the program. Time since boot, as from [`boot_clock`].
     pub not_after: Duration,
-    /// The caller waits for exec(2) until this can be read, or until this time since boot.
-    pub news: Option<BorrowedFd<'a>>,
-    pub until: Duration,
 }
 
-impl Birth<'_> {
-    /// Waits for what tells whether exec(2) has succeeded. False if the caller has something else to do before.
-    pub fn waits_for(&self, answer: BorrowedFd<'_>) -> bool {
-        let readable = |file| PollFd::new(file, PollFlags::POLLIN);
-        // Without news, the same file again.
-        let mut sources = [answer, self.news.unwrap_or(answer)].map(readable);
-        loop {
-            let left = self.until.saturating_sub(boot_clock());
-            if poll(&mut sources, PollTimeout::try_from(left).unwrap_or(PollTimeout::NONE)) != Err(Errno::EINTR) {
-                return sources[0].any().unwrap_or(false);
-            }
-        }
-    }
-}
-
-/// A process that has become the program, or may still fail to.
+/// A process that has become its program, or may still fail to.
 #[derive(Debug)]
 pub struct Started {
     pub pid: Pid,
-    /// Some if exec(2) had not returned when the caller had something else to do.
-    failure: Option<File>,
+    /// exec(2) closes the other end, unless it fails: then the process writes its error.
+    exec: File,
 }
 
 impl Started {
-    /// The error of exec(2), once the process has ended. None if it had become the program.
-    pub fn error(&self) -> Option<io::Error> {
-        self.failure.as_ref().and_then(error_in)
-    }
-}
-
-/// Starts COMMAND as the leader of its own process group. It dies with this process. If exec(2) fails, that is the
-/// error; ETIME if it is too late.
-pub fn start_command(program: &OsStr, arguments: &[OsString], birth: Birth<'_>) -> io::Result<Started> {
-    let mut command = Command::new(program);
-    command.args(arguments);
-    start(command, birth)
-}
-
-/// Starts `sh -c TEXT` as [`start_command`] does, with empty input, and with `told` added to the environment.
-pub fn start_hook(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Started> {
-    start(shell(text, told), birth)
-}
-
-/// Starts `sh -c TEXT` as [`start_hook`] does, without its output, and does not wait until exec(2) has succeeded. If it
-/// fails, the process ends with [`exit::NOT_FOUND`].
-pub fn start_check(text: &OsStr, told: &[(&str, String)], birth: Birth<'_>) -> io::Result<Pid> {
-    let mut command = shell(text, told);
-    command.stdout(Stdio::null());
-    let guard = getpid();
-    match fork(birth)? {
-        (Some(child), _) => Ok(child),
-        (None, moves) => {
-            let _ = become_program(command, birth, guard, moves);
-            exit_at_once(exit::NOT_FOUND)
+    /// Whether exec(2) has succeeded: None if that is not known yet. An error is told once. A process that was killed
+    /// before counts as a program that ended at once.
+    pub fn became_program(&self) -> Option<io::Result<()>> {
+        let mut number = [0; 4];
+        match (&self.exec).read(&mut number) {
+            Ok(0) => Some(Ok(())),
+            Ok(_) => Some(Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))),
+            Err(_) => None,
         }
     }
 }
 
-fn shell(text: &OsStr, told: &[(&str, String)]) -> Command {
-    let mut command = Command::new("/bin/sh");
-    command.arg("-c").arg(text).envs(told.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
-    command
-}
-
-/// Forks, into the cgroup if possible. Returns None in the child, and whether it still has to move into the cgroup.
-fn fork(birth: Birth<'_>) -> io::Result<(Option<Pid>, bool)> {
-    let (child, moves) = match birth.cgroup {
-        // System call filters hide clone3(2) with various errors, so any error leads to plain fork(2).
-        Some(_) => match birth.single_thread.fork_into(None, birth.cgroup) {
-            Err(_) => (birth.single_thread.fork()?, true),
-            Ok(child) => (child, false),
-        },
-        None => (birth.single_thread.fork()?, false),
-    };
-    if let Some(child) = child {
-        // It does the same, but a signal to its group may be sent before it does.
-        let _ = nix::unistd::setpgid(child, child);
+impl AsFd for Started {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.exec.as_fd()
     }
-    Ok((child, moves))
 }
 
-fn start(command: Command, birth: Birth<'_>) -> io::Result<Started> {
+/// Starts a program as the leader of its own process group. It dies with this process. The error of exec(2) is ETIME if
+/// it is too late.
+pub fn start(command: Command, birth: Birth<'_>) -> io::Result<Started> {
     let guard = getpid();
-    let (failure, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let (exec, result) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let (child, moves) = fork(birth)?;
-    let Some(child) = child else {
-        drop(failure);
+    let Some(pid) = child else {
         let error = become_program(command, birth, guard, moves);
         let number = error.raw_os_error().unwrap_or(libc::EINVAL);
         let _ = nix::unistd::write(&result, &number.to_ne_bytes());
         exit_at_once(exit::NOT_FOUND)
     };
-    drop(result);
-    let failure = File::from(failure);
-    if !birth.waits_for(failure.as_fd()) {
-        return Ok(Started { pid: child, failure: Some(failure) });
-    }
-    let Some(error) = error_in(&failure) else { return Ok(Started { pid: child, failure: None }) };
-    let _ = nix::sys::wait::waitpid(child, None);
-    Err(error)
+    // It does the same, but a signal to its group may be sent before it does.
+    let _ = nix::unistd::setpgid(pid, pid);
+    Ok(Started { pid, exec: exec.into() })
 }
 
-/// What the child has written before it ended. None if nothing: exec(2) has closed the pipe, or the end of the child
-/// has. That counts as a run that ended at once.
-fn error_in(mut failure: &File) -> Option<io::Error> {
-    let mut number = [0; 4];
-    failure.read_exact(&mut number).ok()?;
-    Some(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
+/// Forks, into the cgroup if possible. Returns None in the child, and whether it still has to move into the cgroup.
+fn fork(birth: Birth<'_>) -> io::Result<(Option<Pid>, bool)> {
+    // System call filters hide clone3(2) with various errors, so any error leads to plain fork(2).
+    if let Some(child) = birth.cgroup.and_then(|_| birth.single_thread.fork_into(None, birth.cgroup).ok()) {
+        return Ok((child, false));
+    }
+    Ok((birth.single_thread.fork()?, birth.cgroup.is_some()))
 }
 
 /// Runs in the child: becomes the program, or returns the error.
@@ -458,6 +397,8 @@ pub fn exit_at_once(status: u8) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use std::ffi::OsStr;
 
     #[test]
     fn short_slices_keep_the_nice_value_and_are_not_inherited() {
@@ -476,37 +417,36 @@ mod tests {
         std::thread::spawn(of_the_thread).join().unwrap();
     }
 
-    fn birth(single_thread: &SingleThread) -> Birth<'_> {
-        Birth {
-            single_thread,
+    fn start(program: &str, arguments: &[&OsStr], cgroup: Option<BorrowedFd<'_>>, not_after: Duration) -> Started {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let birth = Birth {
+            single_thread: SingleThread(PhantomData),
             mask: SigSet::empty(),
             scheduling: Scheduling::current().unwrap(),
             most_real_time: None,
             terminal: None,
             companion: None,
             listens: [false; 2],
-            cgroup: None,
-            not_after: Duration::MAX,
-            news: None,
-            until: Duration::MAX,
-        }
+            cgroup,
+            not_after,
+        };
+        super::start(command, birth).unwrap()
     }
 
     #[test]
     fn a_command_is_not_started_once_it_is_too_late() {
         let scratch = tempfile::TempDir::new().unwrap();
         let file = scratch.path().join("started");
-        let single_thread = SingleThread(PhantomData);
-        let start = |not_after| {
-            let birth = Birth { not_after, ..birth(&single_thread) };
-            start_command("touch".as_ref(), &[file.clone().into()], birth)
-        };
-        assert_eq!(start(boot_clock()).unwrap_err().raw_os_error(), Some(libc::ETIME));
-        assert!(!file.exists());
-        let pid = start(Duration::MAX).unwrap().pid;
-        let status = nix::sys::wait::waitpid(pid, None).unwrap();
-        assert_eq!(status, nix::sys::wait::WaitStatus::Exited(pid, 0));
-        assert!(file.exists());
+        for (not_after, status, error) in
+            [(boot_clock(), exit::NOT_FOUND, Some(Some(libc::ETIME))), (Duration::MAX, 0, None)]
+        {
+            let started = start("touch", &[file.as_os_str()], None, not_after);
+            assert_eq!(waitpid(started.pid, None), Ok(WaitStatus::Exited(started.pid, status.into())));
+            let became_program = started.became_program().expect("it has ended");
+            assert_eq!(became_program.err().map(|error| error.raw_os_error()), error);
+            assert_eq!(file.exists(), error.is_none());
+        }
     }
 
     #[test]
@@ -516,12 +456,9 @@ mod tests {
         let members = scratch.path().join("cgroup.procs");
         nix::unistd::mkfifo(&members, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let directory = File::open(scratch.path()).unwrap();
-        let single_thread = SingleThread(PhantomData);
-        let birth = Birth { cgroup: Some(directory.as_fd()), until: boot_clock(), ..birth(&single_thread) };
-        let pid = start_command("sleep".as_ref(), &["1000".into()], birth).unwrap().pid;
+        let pid = start("sleep", &[OsStr::new("1000")], Some(directory.as_fd()), Duration::MAX).pid;
         assert_eq!(nix::sys::signal::killpg(pid, Signal::SIGTERM), Ok(()));
-        let status = nix::sys::wait::waitpid(pid, None).unwrap();
-        assert_eq!(status, nix::sys::wait::WaitStatus::Signaled(pid, Signal::SIGTERM, false));
+        assert_eq!(waitpid(pid, None), Ok(WaitStatus::Signaled(pid, Signal::SIGTERM, false)));
     }
 
     /// Who opens the file waits until its lease ends, at most 45 seconds (fcntl(2)). Forked processes share the lease.
@@ -542,22 +479,16 @@ mod tests {
         let program = scratch.path().join("program");
         std::fs::write(&program, "#!/there/is/no/such/interpreter\n").unwrap();
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let (news, sender) = nix::unistd::pipe().unwrap();
-        nix::unistd::write(&sender, b"news").unwrap();
-        let single_thread = SingleThread(PhantomData);
-        let soon = boot_clock() + Duration::from_millis(100);
-        for (news, until) in [(Some(news.as_fd()), Duration::MAX), (None, soon)] {
-            let file = File::open(&program).unwrap();
-            // A child that another test forks may have the file open for a moment.
-            while lease(&file, libc::F_WRLCK) == Err(Errno::EAGAIN) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let birth = Birth { news, until, ..birth(&single_thread) };
-            let started = start_command(program.as_os_str(), &[], birth).expect("the kernel still looks for it");
-            lease(&file, libc::F_UNLCK).unwrap();
-            let status = nix::sys::wait::waitpid(started.pid, None).unwrap();
-            assert_eq!(status, nix::sys::wait::WaitStatus::Exited(started.pid, exit::NOT_FOUND.into()));
-            assert_eq!(started.error().and_then(|error| error.raw_os_error()), Some(libc::ENOENT));
+        let file = File::open(&program).unwrap();
+        // A child that another test forks may have the file open for a moment.
+        while lease(&file, libc::F_WRLCK) == Err(Errno::EAGAIN) {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        let started = start(program.to_str().unwrap(), &[], None, Duration::MAX);
+        assert!(started.became_program().is_none(), "the kernel still looks for it");
+        lease(&file, libc::F_UNLCK).unwrap();
+        assert_eq!(waitpid(started.pid, None), Ok(WaitStatus::Exited(started.pid, exit::NOT_FOUND.into())));
+        let error = started.became_program().and_then(Result::err);
+        assert_eq!(error.and_then(|error| error.raw_os_error()), Some(libc::ENOENT));
     }
 }

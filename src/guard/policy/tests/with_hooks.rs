@@ -48,6 +48,14 @@ fn after_a_pre_start_hook_that_never_started_no_post_stop_hook_runs() {
 }
 
 #[test]
+fn after_a_command_that_could_not_become_its_program_no_post_stop_hook_runs() {
+    let mut policy = policy(AROUND);
+    assert_eq!(policy.handle(at(2), Input::CommandNotStarted(Reason::NotStarted)), [Effect::KillTree]);
+    assert_eq!(policy.handle(at(2), Input::Empty), [Effect::Finish]);
+    assert_eq!(policy.reason(), Some(Reason::NotStarted));
+}
+
+#[test]
 fn a_stop_before_command_ends_the_pre_start_hook_and_runs_no_pre_stop_hook() {
     for (now, input, reported, killed) in [
         (at(2), STOP, vec![], vec![]),
