@@ -50,7 +50,7 @@ pub mod walk;
 mod watch;
 pub mod wire;
 
-pub use spec::{GuardSpec, Plan, in_memory};
+pub use spec::{GuardSpec, Plan};
 
 use crate::election::{CommandEnd, HookEnd, Interrupt, Reason, StartError, TreeEvent};
 use crate::observe::terminal;

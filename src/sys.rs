@@ -21,6 +21,7 @@ use nix::time::ClockId;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use std::ffi::{CStr, OsString};
 use std::fmt::Display;
+use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -183,11 +184,11 @@ pub fn try_clone() -> io::Result<()> {
 
 /// A new file in memory, which has no name in the file system. The system call itself: glibc has a function for it only
 /// since 2.27, and the programs run on older ones.
-pub fn memory_file(name: &CStr, close_on_exec: bool) -> io::Result<OwnedFd> {
-    let flags = if close_on_exec { libc::MFD_CLOEXEC } else { 0 };
+pub fn memory_file(name: &CStr) -> io::Result<File> {
     // SAFETY: memfd_create(2) reads a string that ends with NUL, and returns a descriptor that nothing else owns, or
     // -1.
-    Ok(unsafe { new_descriptor(libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags)) }?)
+    let file = unsafe { new_descriptor(libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC)) }?;
+    Ok(file.into())
 }
 
 /// # Safety

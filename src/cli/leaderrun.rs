@@ -15,7 +15,7 @@ use crate::election::{LogEvent, Obstacle, Outcome, Patience, Settings, Skipped, 
 use crate::exit;
 use crate::guard::contain::Containment;
 use crate::guard::lateness::Measure;
-use crate::guard::{self, Plan, foreground, orphan_release};
+use crate::guard::{self, Plan, foreground};
 use crate::lease::{Candidate, TimeForHooks, host_name, show_seconds};
 use crate::notes::jobs::Job;
 #[cfg(feature = "watch")]
@@ -51,7 +51,7 @@ const PROGRAM: &str = "leaderrun";
 
 pub fn main() -> ExitCode {
     log::end_on_panic(PROGRAM);
-    if let Some(status) = guard::run_if_respawned().or_else(orphan_release::run_if_respawned) {
+    if let Some(status) = guard::run_if_respawned() {
         return status;
     }
     sys::keep_given_mask();

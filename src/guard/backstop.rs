@@ -21,7 +21,6 @@ use crate::election::{StartError, TreeEvent};
 use crate::store::anchor;
 use crate::sys::{self, ChildState, SingleThread};
 use crate::time::BootInstant;
-use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::SockType;
@@ -30,7 +29,7 @@ use nix::unistd::Pid;
 use std::collections::HashSet;
 use std::ffi::{CString, OsString};
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -71,77 +70,60 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
     // If SIGCHLD were ignored, the kernel would reap children before this process could.
     sys::default_action(Signal::SIGCHLD);
-    let inherited = Inherited::adopt(arguments)
+    let Inherited { spec, guards_line, line, latest, leaf, lease_files } = Inherited::adopt(arguments)
         .map_err(|error| io::Error::other(format!("{error}: only leaderrun starts this program")))?;
-    let Inherited { spec, guards_line, line, latest, leaf, lease_files } = inherited;
-    let limit = spec.deadline.backstop_at;
-    let orphan_release = spec.orphan_release.clone();
-    let measure = spec.plan.measure;
-    let stop_time = spec.plan.grace.saturating_add(spec.plan.hooks.times().around_a_stop());
     let means = spec.means;
-    let guards_leaf = match &leaf {
-        Some((name, directory)) => Some((name.clone(), directory.try_clone()?)),
-        None => None,
+    let prepare = || -> io::Result<_> {
+        nix::sys::prctl::set_child_subreaper(true)?;
+        nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        let trees = [own_tree(means, leaf.as_ref())?, own_tree(means, leaf.as_ref())?];
+        let single_thread = SingleThread::prove()?;
+        Ok((trees, single_thread, single_thread.fork()?))
     };
-    let (closing, open) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    let forked = nix::sys::prctl::set_child_subreaper(true)
-        .and_then(|()| nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)))
-        .map_err(io::Error::from)
-        .and_then(|()| Ok((own_tree(means, leaf)?, SingleThread::prove()?)))
-        .and_then(|(tree, single_thread)| Ok((tree, single_thread.fork()?, single_thread)));
-    match forked {
-        Ok((backstops, None, single_thread)) => {
-            drop((line, latest, backstops, open));
-            // `lease_files` stay open until this process ends.
-            let ended = own_tree(means, guards_leaf)
-                .inspect_err(|_| guards_line.report(&Report::Tree(TreeEvent::NotStarted(StartError(sys::NO_PROCESS)))))
-                .map(|tree| {
-                    let priority = prepare_to_kill(means);
-                    // Until the backstop has closed its copy of the line, the candidate would not see our end.
-                    let _ = File::from(closing).read(&mut [0]);
-                    guard(spec, guards_line, tree, priority, mask, single_thread)
-                });
-            sys::exit_at_once(u8::from(ended.is_ok_and(|ended| ended.is_err())));
-        }
-        Ok((tree, Some(guard), _)) => {
-            drop((guards_line, guards_leaf, closing));
-            drop(open);
-            line.report(&Report::Guarded { pid: guard.as_raw() });
-            let _ = nix::sys::prctl::set_name(c"lr-backstop");
-            prepare_to_kill(means);
-            let backstop = Backstop {
-                guard: Some(guard),
-                tree,
-                line: Some(line),
-                limit,
-                latest,
-                caution: measure.map(Caution::from).unwrap_or_default(),
-                sampler: measure.map(Sampler::new).transpose()?,
-                without_candidate: BootInstant::NEVER,
-                stop_time,
-            };
-            let candidate_lives = backstop.run(lease_files)?;
-            if let Some(orphan_release) = orphan_release.filter(|_| !candidate_lives) {
-                priority::lower(means.scheduling);
-                // With all signals blocked: one that was sent to us (`killall leaderrun`) would end the release.
-                let failed = |error| io::Error::other(format!("not released after leaderrun was killed: {error}"));
-                orphan_release.execute().map_err(failed)?;
-            }
-            Ok(())
-        }
+    let ([tree, guards_tree], single_thread, forked) = match prepare() {
+        Ok(prepared) => prepared,
         Err(error) => {
-            line.report(&Report::Tree(TreeEvent::NotStarted(StartError(
-                error.raw_os_error().unwrap_or(sys::NO_PROCESS),
-            ))));
+            let error = StartError(error.raw_os_error().unwrap_or(sys::NO_PROCESS));
+            line.report(&Report::Tree(TreeEvent::NotStarted(error)));
             line.report(&Report::Tree(TreeEvent::Dead));
-            Ok(())
+            return Ok(());
         }
+    };
+    drop(leaf);
+    let Some(guard_pid) = forked else {
+        drop((line, latest, tree));
+        // `lease_files` stay open until this process ends.
+        let ended = guard(spec, guards_line, guards_tree, prepare_to_kill(means), mask, single_thread);
+        sys::exit_at_once(u8::from(ended.is_err()));
+    };
+    // Until its line is closed here too, the candidate would not see the guard's end.
+    drop((guards_line, guards_tree));
+    line.report(&Report::Guarded { pid: guard_pid.as_raw() });
+    let _ = nix::sys::prctl::set_name(c"lr-backstop");
+    prepare_to_kill(means);
+    let backstop = Backstop {
+        guard: Some(guard_pid),
+        tree,
+        line: Some(line),
+        limit: spec.deadline.backstop_at,
+        latest,
+        caution: spec.plan.measure.map(Caution::from).unwrap_or_default(),
+        sampler: spec.plan.measure.map(Sampler::new).transpose()?,
+        without_candidate: BootInstant::NEVER,
+        stop_time: spec.plan.grace.saturating_add(spec.plan.hooks.times().around_a_stop()),
+    };
+    let candidate_lives = backstop.run(lease_files)?;
+    if let Some(orphan_release) = spec.orphan_release.filter(|_| !candidate_lives) {
+        priority::lower(means.scheduling);
+        // With all signals blocked: one that was sent to us (`killall leaderrun`) would end the release.
+        orphan_release.make();
     }
+    Ok(())
 }
 
-/// Opens the tree for this process alone: guard and backstop read the same files at the same time.
-fn own_tree(means: Means, leaf: Option<(CString, File)>) -> io::Result<Tree> {
-    let leaf = leaf.map(|(name, directory)| Leaf::of(name, directory)).transpose()?;
+/// Opens the tree for one process alone: guard and backstop read the same files at the same time.
+fn own_tree(means: Means, leaf: Option<&(CString, File)>) -> io::Result<Tree> {
+    let leaf = leaf.map(|(name, directory)| Leaf::of(name.clone(), directory.try_clone()?)).transpose()?;
     Ok(Tree::new(HashSet::new(), means.walks.then(Walk::open).transpose()?, leaf))
 }
 
@@ -163,9 +145,8 @@ struct Backstop {
     tree: Tree,
     /// None once the candidate is gone.
     line: Option<Line>,
-    /// When the lease says that the guard is late.
+    /// When the lease says that the guard is late: as read last from `latest`.
     limit: BootInstant,
-    /// The limit that counts, if messages were lost.
     latest: Limit,
     caution: Caution,
     /// Some if the lease expires.
@@ -185,9 +166,7 @@ impl Backstop {
             failed |= self.reap();
             self.hear();
             self.measure_lateness();
-            if BootInstant::now() >= self.limit.minus(self.caution.extra()) {
-                self.limit = self.limit.max(self.latest.get().unwrap_or(self.limit));
-            }
+            self.limit = self.latest.get().unwrap_or(self.limit);
             let late_at = self.limit.minus(self.caution.extra()).min(self.without_candidate);
             let wake_at = match self.guard {
                 Some(guard) if BootInstant::now() >= late_at => {
@@ -229,11 +208,11 @@ impl Backstop {
     /// the limit is frozen, and its locks serve nobody.
     fn outlast(&mut self, anchors: &[OwnedFd], watch: &mut Watch) {
         loop {
-            // Before the limit is judged: a renewal that has just arrived moves it.
             self.hear();
             if self.line.is_none() {
                 return;
             }
+            self.limit = self.latest.get().unwrap_or(self.limit);
             if BootInstant::now() >= self.limit {
                 for anchor in anchors {
                     anchor::cut(anchor.as_fd());
@@ -263,16 +242,9 @@ impl Backstop {
                     if let Some(sampler) = &mut self.sampler {
                         sampler.heard(sent_at);
                     }
-                    match order {
-                        Order::Extend(deadline) => self.limit = self.limit.max(deadline.backstop_at),
-                        Order::Late(worst) => self.caution.told(worst),
-                        // These are for the guard.
-                        Order::Stop { .. }
-                        | Order::Lose
-                        | Order::Kill
-                        | Order::Signal(_)
-                        | Order::Continue
-                        | Order::Because(_) => {}
+                    // The others are for the guard.
+                    if let Order::Late(worst) = order {
+                        self.caution.told(worst);
                     }
                 }
                 Heard::Silence => return,

@@ -15,7 +15,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{AccessFlags, Pid, access, getppid, pipe2, setpgid};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Seek};
 
 /// A call by its name, and an attempt that changes nothing. It may fail for another reason: what does not exist is
@@ -28,8 +28,8 @@ const NEEDED: [Call; 27] = [
     ("timerfd_settime", || set_boot_timer(&boot_timer()?, BootInstant::NEVER)),
     ("timer_create", || KillTimer::new().map(drop)),
     ("timer_settime", || KillTimer::new()?.set(None)),
-    ("memfd_create", || sys::memory_file(c"leaderrun", true).map(drop)),
-    ("lseek", || File::from(sys::memory_file(c"leaderrun", true)?).rewind()),
+    ("memfd_create", || sys::memory_file(c"leaderrun").map(drop)),
+    ("lseek", || sys::memory_file(c"leaderrun")?.rewind()),
     ("socketpair", || Line::pair().map(drop)),
     ("sendto", || Ok(send(NOTHING, &[], MsgFlags::empty()).map(drop)?)),
     ("recvfrom", || Ok(recv(NOTHING, &mut [], MsgFlags::empty()).map(drop)?)),

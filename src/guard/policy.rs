@@ -24,7 +24,7 @@ const PATIENCE_WITHOUT_DEADLINE: Duration = Duration::from_millis(300);
 /// An order from the candidate to the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Order {
-    /// The lease was prolonged. The backstop gets this as well.
+    /// The lease was prolonged.
     Extend(Deadline),
     /// An orderly stop: the stop signal, and SIGKILL `kill_after` that, if given.
     Stop { kill_after: Option<Duration> },

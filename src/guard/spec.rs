@@ -12,7 +12,6 @@ use super::orphan_release::OrphanRelease;
 use crate::lease::Deadline;
 use crate::sys::{self, Listens};
 use serde::{Deserialize, Serialize};
-use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::time::Duration;
@@ -31,6 +30,17 @@ pub struct GuardSpec {
     pub leaf: Option<String>,
 }
 
+impl GuardSpec {
+    /// A file in memory that has all of it, to be read from its beginning.
+    pub fn in_memory(&self) -> io::Result<File> {
+        let mut file = sys::memory_file(c"leaderrun guard spec")?;
+        // In one write: serde_json writes each token by itself.
+        file.write_all(&serde_json::to_vec(self)?)?;
+        file.rewind()?;
+        Ok(file)
+    }
+}
+
 /// COMMAND, and how its guard starts, watches and stops it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
@@ -47,13 +57,4 @@ pub struct Plan {
     pub terminal_group: Option<i32>,
     /// The longest that COMMAND may run.
     pub max_run: Option<Duration>,
-}
-
-/// A file in memory with `content` in it, to be read from its beginning.
-pub fn in_memory(name: &CStr, close_on_exec: bool, content: &impl Serialize) -> io::Result<File> {
-    let mut file = File::from(sys::memory_file(name, close_on_exec)?);
-    // In one write: serde_json writes each token by itself.
-    file.write_all(&serde_json::to_vec(content).map_err(io::Error::other)?)?;
-    file.rewind()?;
-    Ok(file)
 }

@@ -73,29 +73,30 @@ pub enum Report {
 #[derive(Debug)]
 pub struct Line(OwnedFd);
 
-/// The latest limit of a backstop, in a file in memory that the candidate writes.
+/// The limit of a backstop, in a file in memory that the candidate writes.
 ///
 /// The hazard: a line keeps the oldest of many messages. A backstop that was frozen for long would go by a limit that
-/// has passed long ago, and kill a tree whose lease is renewed. So it looks here before it does.
+/// has passed long ago, and kill a tree whose lease is renewed. A file has the latest.
 #[derive(Debug)]
 pub struct Limit(File);
 
 impl Limit {
-    pub fn new() -> io::Result<Self> {
-        Ok(Self(sys::memory_file(c"leaderrun limit", true)?.into()))
+    pub fn new(limit: BootInstant) -> io::Result<Self> {
+        let new = Self(sys::memory_file(c"leaderrun limit")?);
+        new.set(limit)?;
+        Ok(new)
     }
 
     pub fn adopt(file: OwnedFd) -> Self {
         Self(file.into())
     }
 
-    pub fn set(&self, limit: BootInstant) {
+    pub fn set(&self, limit: BootInstant) -> io::Result<()> {
         let halves = [limit.as_nanos().to_ne_bytes(); 2];
-        // If it cannot be written, the messages tell.
-        let _ = self.0.write_all_at(halves.as_flattened(), 0);
+        self.0.write_all_at(halves.as_flattened(), 0)
     }
 
-    /// None if it was never set, or is just being set.
+    /// None if it is just being set.
     pub fn get(&self) -> Option<BootInstant> {
         let mut halves = [[0; 8]; 2];
         self.0.read_exact_at(halves.as_flattened_mut(), 0).ok()?;
@@ -299,12 +300,12 @@ mod tests {
 
     #[test]
     fn the_latest_limit_is_read_as_it_was_set_however_often() {
-        let limit = Limit::new().unwrap();
+        let limit = Limit::new(BootInstant::NEVER).unwrap();
         let backstops = Limit::adopt(limit.0.try_clone().unwrap().into());
-        assert_eq!(backstops.get(), None);
+        assert_eq!(backstops.get(), Some(BootInstant::NEVER));
         for nanos in 1..1000 {
             let at = BootInstant::from_nanos(nanos * 5_000_000_000);
-            limit.set(at);
+            limit.set(at).unwrap();
             assert_eq!(backstops.get(), Some(at));
         }
         limit.0.write_all_at(&[0; 8], 0).unwrap();

@@ -16,7 +16,7 @@ use crate::guard::policy::Order;
 use crate::guard::tree::{REAPS_FOR, Tree};
 use crate::guard::walk::is_child;
 use crate::guard::wire::{Heard, Limit, Line, Report};
-use crate::guard::{GUARD_NAME, GuardSpec, in_memory};
+use crate::guard::{GUARD_NAME, GuardSpec};
 use crate::lease::{Candidate, Deadline, Term};
 use crate::runner::command::Command;
 use crate::sys::{self, Owned, wait_any};
@@ -44,7 +44,6 @@ type Ear = AsyncFd<Owned<Line>>;
 pub struct GuardHandle {
     guard: Ear,
     backstop: Ear,
-    /// What the backstop goes by if messages to it were lost.
     limit: Limit,
     /// Some until the backstop has been reaped.
     backstop_pid: Option<Pid>,
@@ -139,10 +138,10 @@ impl GuardHandle {
             }),
             leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
         };
-        let spec = in_memory(c"leaderrun guard spec", true, &spec)?;
+        let spec = spec.in_memory()?;
         let (guard, guards_end) = Line::pair()?;
         let (backstop, backstops_end) = Line::pair()?;
-        let limit = Limit::new()?;
+        let limit = Limit::new(deadline.backstop_at)?;
         let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd(), limit.as_fd()];
         inherited.extend(leaf.map(Leaf::directory));
         inherited.extend(lease_files);
@@ -156,13 +155,9 @@ impl GuardHandle {
     }
 
     pub fn extend(&self, deadline: Deadline) {
-        self.limit.set(deadline.backstop_at);
-        self.order_both(Order::Extend(deadline));
-    }
-
-    fn order_both(&self, order: Order) {
-        self.order(order);
-        self.backstop.get_ref().0.order(order);
+        // What was there is overwritten, so it cannot fail for want of memory.
+        let _ = self.limit.set(deadline.backstop_at);
+        self.order(Order::Extend(deadline));
     }
 
     pub fn stop(&self, stop: Stop) {
@@ -314,7 +309,8 @@ impl GuardHandle {
         self.late = late;
         let worst = self.worst_late();
         if worst != before {
-            self.order_both(Order::Late(worst));
+            self.order(Order::Late(worst));
+            self.backstop.get_ref().0.order(Order::Late(worst));
             self.events.push_back(GuardEvent::Late(worst));
         }
     }

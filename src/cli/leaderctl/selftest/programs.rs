@@ -6,7 +6,6 @@
 //! time later.
 
 use crate::cli::leaderrun;
-use crate::guard::orphan_release;
 use crate::sys::SingleThread;
 use crate::time::{self, BootInstant};
 use crate::{guard, sys};
@@ -45,7 +44,7 @@ pub fn run_if_respawned() -> Option<ExitCode> {
     } else if name == COMMAND && arguments.next().is_some_and(|first| first == COMMAND_NAME) {
         be_command(arguments).map(|()| ExitCode::SUCCESS)
     } else {
-        return guard::run_if_respawned().or_else(orphan_release::run_if_respawned);
+        return guard::run_if_respawned();
     };
     Some(done.unwrap_or_else(|error| {
         eprintln!("{CANDIDATE_NAME}: {error}");
