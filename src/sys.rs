@@ -191,6 +191,12 @@ pub fn memory_file(name: &CStr) -> io::Result<File> {
     Ok(file.into())
 }
 
+/// True if a filter decides which system calls this process may make (seccomp(2)).
+pub fn has_filter() -> bool {
+    // SAFETY: this request of prctl(2) takes no pointer. Where the filter refuses it, the answer is not 0 either.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP) != 0 }
+}
+
 /// # Safety
 /// `number` is -1, or nothing else owns the descriptor.
 unsafe fn new_descriptor(number: libc::c_long) -> nix::Result<OwnedFd> {

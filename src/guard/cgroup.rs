@@ -16,7 +16,7 @@
 //! CGROUP_DELEGATION.md.
 
 use super::walk::each_number;
-use crate::mounts::{mounts, read_table};
+use crate::mounts::mounts;
 use crate::sys::{self, Pinned};
 use crate::time::BootInstant;
 use nix::dir::{Dir, Type};
@@ -62,13 +62,12 @@ pub struct Leaf {
 }
 
 impl Cgroup {
-    /// The cgroup of this process, if it was delegated to us.
-    pub fn ours() -> Result<Self, String> {
+    /// The cgroup of this process, if it was delegated to us. `table` has the mounts.
+    pub fn ours(table: &str) -> Result<Self, String> {
         let membership = read_text("/proc/self/cgroup")?;
-        let table = read_table()?;
         let own = own_path(&membership).ok_or("this process is in no cgroup of version 2")?;
         // A later mount may hide an earlier one.
-        let opened = directories_of(&table, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
+        let opened = directories_of(table, own).filter_map(|path| Some((File::open(&path).ok()?, path))).last();
         let (directory, path) = opened.ok_or("no mounted cgroup2 file system shows the cgroup of this process")?;
         let directory = OwnedFd::from(directory);
         let shown = path.display();

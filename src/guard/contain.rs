@@ -60,23 +60,19 @@ pub struct Means {
 impl Containment {
     /// Finds the methods that `contain` asks for. Changes nothing yet. This process must have one thread.
     pub fn find(contain: Contain) -> Result<Self, String> {
-        let walks = walks();
-        let cgroup = match contain {
-            Contain::Walk => None,
-            Contain::Auto | Contain::Cgroup | Contain::Pidns => Some(Cgroup::ours()),
+        let table = read_table();
+        let walks = walks(table.as_deref());
+        let (cgroup, why_no_cgroup) = match contain {
+            Contain::Walk => (None, None),
+            Contain::Auto | Contain::Cgroup | Contain::Pidns => match table.and_then(|table| Cgroup::ours(&table)) {
+                Err(why) if contain == Contain::Cgroup => {
+                    return Err(format!("--contain cgroup does not work here: {why}"));
+                }
+                Err(why) => (None, Some(why)),
+                Ok(cgroup) => (Some(cgroup), None),
+            },
         };
-        let namespaces = match contain {
-            Contain::Pidns => Some(find_namespaces()?),
-            Contain::Auto | Contain::Walk | Contain::Cgroup => None,
-        };
-        let (cgroup, why_no_cgroup) = match cgroup {
-            Some(Err(why)) if contain == Contain::Cgroup => {
-                return Err(format!("--contain cgroup does not work here: {why}"));
-            }
-            Some(Err(why)) => (None, Some(why)),
-            Some(Ok(cgroup)) => (Some(cgroup), None),
-            None => (None, None),
-        };
+        let namespaces = if contain == Contain::Pidns { Some(find_namespaces()?) } else { None };
         match walks {
             Err(why) if cgroup.is_none() && namespaces.is_none() => Err(format!(
                 "cannot see the processes to kill: {why}; mount a /proc of this PID namespace without hidepid, or use \
@@ -176,42 +172,30 @@ impl fmt::Display for Containment {
 }
 
 /// Checks that `/proc` shows every process that may have to be killed.
-fn walks() -> Result<(), String> {
+fn walks(table: Result<&str, &String>) -> Result<(), String> {
     let own =
         fs::read_link("/proc/self").map_err(|error| format!("/proc is not mounted, or cannot be used: {error}"))?;
     if own.as_os_str() != OsStr::new(&getpid().to_string()) {
         return Err("/proc belongs to another PID namespace".to_owned());
     }
-    let table = read_table()?;
-    let status = read_text("/proc/self/status")?;
-    match hides(&table) {
-        Some(Hides { exempt, .. }) if is_privileged(&status) || exempt.is_some_and(is_member) => Ok(()),
-        Some(Hides { option, .. }) => {
-            Err(format!("/proc is mounted with {option}, and this process has no CAP_SYS_PTRACE"))
-        }
-        None => Ok(()),
+    let Some((option, exempt)) = hides(table?) else { return Ok(()) };
+    if is_privileged(&read_text("/proc/self/status")?) || exempt.is_some_and(is_member) {
+        return Ok(());
     }
+    Err(format!("/proc is mounted with {option}, and this process has no CAP_SYS_PTRACE"))
 }
 
-/// How `/proc` hides processes, by its mount options (proc(5)).
-#[derive(Debug, PartialEq, Eq)]
-struct Hides<'a> {
-    option: &'a str,
-    /// The group that sees them all the same.
-    exempt: Option<u32>,
-}
-
-/// Reads the options of the last mount on `/proc`, which hides the earlier ones.
-fn hides(table: &str) -> Option<Hides<'_>> {
+/// The mount option (proc(5)) by which `/proc` hides processes, and the group that sees them all the same. The last
+/// mount on `/proc` hides the earlier ones.
+fn hides(table: &str) -> Option<(&str, Option<u32>)> {
     let mount = mounts(table).rfind(|mount| mount.point == "/proc")?;
     let options = || mount.options.into_iter().flat_map(|all| all.split(','));
-    let hidepid = options().find(|option| option.starts_with("hidepid="))?;
     let exempt = options().find_map(|option| option.strip_prefix("gid=")?.parse().ok());
-    match hidepid {
+    match options().find(|option| option.starts_with("hidepid="))? {
         "hidepid=0" | "hidepid=off" => None,
         // These exempt no group.
-        "hidepid=4" | "hidepid=ptraceable" => Some(Hides { option: hidepid, exempt: None }),
-        option => Some(Hides { option, exempt }),
+        option @ ("hidepid=4" | "hidepid=ptraceable") => Some((option, None)),
+        option => Some((option, exempt)),
     }
 }
 
@@ -230,11 +214,10 @@ fn is_privileged(status: &str) -> bool {
 /// True when a process survives asking for a higher priority. A system call filter may kill it, so if there is a
 /// filter, a child tries it.
 fn raises() -> bool {
-    let filtered = fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nSeccomp:\t2"));
-    if !filtered {
+    if !sys::has_filter() {
         return true;
     }
-    let forked = SingleThread::prove().and_then(|one| one.fork());
+    let forked = SingleThread::prove().and_then(SingleThread::fork);
     match forked {
         Ok(None) => {
             priority::raise(Scheduling::SHARED);
@@ -270,13 +253,13 @@ mod tests {
         assert_eq!(hides(&line("rw")), None);
         assert_eq!(hides(&line("rw,hidepid=off")), None);
         let mounts = format!("{}{}", line("rw"), line("rw,gid=44,hidepid=invisible"));
-        assert_eq!(hides(&mounts), Some(Hides { option: "hidepid=invisible", exempt: Some(44) }));
+        assert_eq!(hides(&mounts), Some(("hidepid=invisible", Some(44))));
         assert_eq!(hides(&format!("{mounts}{}", line("rw"))), None);
         let mounts = line("rw,gid=44,hidepid=ptraceable");
-        assert_eq!(hides(&mounts), Some(Hides { option: "hidepid=ptraceable", exempt: None }));
+        assert_eq!(hides(&mounts), Some(("hidepid=ptraceable", None)));
         // An older kernel has it among the options of the mount.
         let older = "24 30 0:22 / /proc rw,hidepid=2 shared:14 - proc proc rw\n";
-        assert_eq!(hides(older), Some(Hides { option: "hidepid=2", exempt: None }));
+        assert_eq!(hides(older), Some(("hidepid=2", None)));
     }
 
     #[test]
