@@ -65,22 +65,25 @@ impl Drop for Listening {
 
 /// Binds `address` and answers by `routes`, which only read. A connection may take `patience`.
 pub async fn begin(address: &Address, routes: Router, patience: Duration) -> io::Result<Listening> {
-    let (listener, socket) = match address {
-        Address::Tcp(address) => (Listener::Tcp(TcpListener::bind(address).await?), None),
-        Address::Everywhere(port) => (Listener::Tcp(bind_everywhere(*port).await?), None),
+    let routes = routes.layer(map_response(finished));
+    let begun = |task, address: String, socket| {
+        tracing::info!(event = LogEvent::Listening.into_str(), "listening on {address}");
+        Listening { task, address, socket }
+    };
+    let listener = match address {
+        Address::Tcp(address) => TcpListener::bind(address).await?,
+        Address::Everywhere(port) => bind_everywhere(*port).await?,
         Address::Unix(path) => {
             let listener = bind_unix(path).await?;
             let found = fs::symlink_metadata(path)?;
-            (Listener::Unix(listener), Some((path.clone(), found.dev(), found.ino())))
+            let accept = async move || Ok(listener.accept().await?.0);
+            let socket = Some((path.clone(), found.dev(), found.ino()));
+            return Ok(begun(tokio::spawn(serve(accept, routes, patience)), address.to_string(), socket));
         }
     };
-    let address = match &listener {
-        Listener::Tcp(tcp) => tcp.local_addr()?.to_string(),
-        Listener::Unix(_) => address.to_string(),
-    };
-    tracing::info!(event = LogEvent::Listening.into_str(), "listening on {address}");
-    let routes = routes.layer(map_response(finished));
-    Ok(Listening { task: tokio::spawn(serve(listener, routes, patience)), address, socket })
+    let address = listener.local_addr()?.to_string();
+    let accept = async move || Ok(listener.accept().await?.0);
+    Ok(begun(tokio::spawn(serve(accept, routes, patience)), address, None))
 }
 
 async fn bind_everywhere(port: u16) -> io::Result<TcpListener> {
@@ -121,27 +124,14 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-impl Listener {
-    async fn accept_one(&self, routes: &Router, patience: Duration) -> io::Result<AbortHandle> {
-        let routes = routes.clone();
-        let task = match self {
-            Self::Tcp(listener) => tokio::spawn(serve_one(listener.accept().await?.0, routes, patience)),
-            Self::Unix(listener) => tokio::spawn(serve_one(listener.accept().await?.0, routes, patience)),
-        };
-        Ok(task.abort_handle())
-    }
-}
-
-async fn serve(listener: Listener, routes: Router, patience: Duration) {
+async fn serve<S>(accept: impl AsyncFn() -> io::Result<S>, routes: Router, patience: Duration)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        match listener.accept_one(&routes, patience).await {
-            Ok(task) => open.push_back(task),
+        match accept().await {
+            Ok(stream) => open.push_back(tokio::spawn(serve_one(stream, routes.clone(), patience)).abort_handle()),
             Err(error) => {
                 tracing::debug!("cannot accept a connection: {error}");
                 tokio::time::sleep(AFTER_AN_ERROR).await;
