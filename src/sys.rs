@@ -87,16 +87,6 @@ pub fn extended_attribute<'a>(file: BorrowedFd<'_>, name: &CStr, buffer: &'a mut
     Ok(&buffer[..length])
 }
 
-/// How many bytes of messages the other end of a socket pair has not read yet, as the kernel counts them against the
-/// buffer of the sender (unix(7), `SIOCOUTQ`).
-pub fn unread(socket: BorrowedFd<'_>) -> io::Result<usize> {
-    let mut unread: libc::c_int = 0;
-    // SAFETY: this request, whose other name is SIOCOUTQ, writes one int. `unread` is one, and lives until the call has
-    // returned.
-    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) })?;
-    Ok(usize::try_from(unread).unwrap_or(0))
-}
-
 /// Takes over a descriptor that this process inherited under `number`, unless it is not open, or is one of the standard
 /// three. Children will not inherit it.
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {

@@ -5,7 +5,7 @@
 //! the instant at which it was sent, so that its receiver can tell how late it was woken. Nothing here allocates.
 //!
 //! Another hazard: a listener that is frozen for a while reads nothing, and the kernel keeps a few hundred messages. So
-//! those that come without limit, and that COMMAND or a person can do without, leave half of that to the others.
+//! those that come without limit, and that COMMAND or a person can do without, leave most of that to the others.
 
 use super::hooks::Hook;
 use super::policy::Order;
@@ -13,10 +13,8 @@ use crate::election::{HookEnd, TreeEvent, Unhealthy};
 use crate::sys;
 use crate::time::BootInstant;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::SndBuf;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, getsockopt, recv, send, shutdown, socketpair,
-};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -134,8 +132,7 @@ impl Line {
     }
 
     /// Sends an order. It is lost if the buffer of a frozen listener is full; such a listener is left to the deadline.
-    /// Signals for COMMAND are dropped when half of it is full: the kernel, too, keeps only one of several that are
-    /// alike.
+    /// Signals for COMMAND are dropped before: the kernel, too, keeps only one of several that are alike.
     pub fn order(&self, order: Order) {
         if !matches!(order, Order::Signal(_)) || self.has_room() {
             self.send(order);
@@ -148,10 +145,9 @@ impl Line {
         }
     }
 
-    /// Whether at least half of the buffer is free, because the listener has read enough.
+    /// Whether most of the buffer is free, because the listener has read enough. The kernel's measure is a quarter.
     fn has_room(&self) -> bool {
-        let unread = sys::unread(self.0.as_fd()).unwrap_or(0);
-        getsockopt(&self.0, SndBuf).is_ok_and(|most| unread < most / 2)
+        poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO) == Ok(1)
     }
 
     pub fn hear_order(&self) -> Heard<Order> {
