@@ -90,7 +90,9 @@ pub fn may_be_real_time(usual: Scheduling) -> bool {
 }
 
 fn raise_to_real_time(usual: Scheduling) -> Option<i32> {
-    if is_killed_when_it_works_long() {
+    // The kernel would kill this process if it worked at a real-time priority for too long without a rest. To kill a
+    // tree of thousands takes longer than some limits, and the helpers, killed one after the other, would leave the rest.
+    if getrlimit(Resource::RLIMIT_RTTIME).is_ok_and(|(soft, _)| soft != RLIM_INFINITY) {
         return None;
     }
     let limit = getrlimit(Resource::RLIMIT_RTPRIO).map_or(0, |(soft, _)| soft);
@@ -100,20 +102,13 @@ fn raise_to_real_time(usual: Scheduling) -> Option<i32> {
     tried.find(|&priority| priority > usual.priority && Scheduling::real_time(priority).set_policy().is_ok())
 }
 
-/// Whether the kernel would kill this process if it worked at a real-time priority for too long without a rest
-/// (`RLIMIT_RTTIME`). To kill a tree of thousands takes longer than some limits, and the helpers, killed one after the
-/// other, would leave the rest of it.
-fn is_killed_when_it_works_long() -> bool {
-    getrlimit(Resource::RLIMIT_RTTIME).is_ok_and(|(soft, _)| soft != RLIM_INFINITY)
-}
-
 /// As [`raise`], without a real-time policy.
 fn raise_nice(usual: Scheduling) -> Priority {
     // An administrator chose this priority.
     if usual.is_raised() {
         return Priority::Kept;
     }
-    let nice = (LOWEST_NICE..usual.nice).find(|&nice| nice >= lowest_nice() && sys::set_nice(nice).is_ok());
+    let nice = (LOWEST_NICE..usual.nice).find(|&nice| sys::set_nice(nice).is_ok());
     // Both also set a flag that keeps children from inheriting the nice value.
     if sys::share_in_short_slices().is_err() {
         let _ = Scheduling::SHARED.set_policy();
@@ -141,14 +136,4 @@ pub fn stay_in_memory() {
 /// How long to rest after a pass that began at `begun`.
 pub fn rest_after(begun: BootInstant) -> Duration {
     BootInstant::now().since(begun).clamp(SHORTEST_REST, LONGEST_REST)
-}
-
-/// The lowest nice value that this process may have. For an unprivileged one `RLIMIT_NICE` says so, counting from 20
-/// down (getrlimit(2)).
-fn lowest_nice() -> i32 {
-    if nix::unistd::geteuid().is_root() {
-        return LOWEST_NICE;
-    }
-    let limit = getrlimit(Resource::RLIMIT_NICE).map_or(0, |(soft, _)| soft.min(40));
-    20 - i32::try_from(limit).expect("at most 40")
 }
