@@ -1,9 +1,9 @@
 //! Many candidates of many shards on one real server of each store: what they cost, and how soon every shard is led
 //! again when half of the leaders are killed at once.
 //!
-//! `cargo bench --bench scale` starts 200 candidates, two for each shard, on each store in turn; `-- 1000 redis` starts
-//! 1,000 on Redis alone. Each store is a row of the table that is printed at the end. Nothing fails but for an overlap:
-//! the other numbers are of the machine as much as of the program.
+//! After `cargo build --release --example stamp`, `cargo bench --bench scale` starts 200 candidates, two for each shard,
+//! on each store in turn; `-- 1000 redis` starts 1,000 on Redis alone. Each store is a row of the table. Nothing fails
+//! but for an overlap: the other numbers are of the machine as much as of the program.
 //!
 //! `-- list` fills each store with 10,000 leases instead, and measures `leaderctl list`; `-- list 500 redis` does so with
 //! 500 on Redis alone. `-- serve` does the same for `leaderctl serve`, with histories.
@@ -20,13 +20,13 @@ use leaderrun::internals::cli::leaderctl::selftest::evidence::{Life, Stamps, ove
 use leaderrun::internals::time::BootInstant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use requests::{Counted, Seconds};
+use requests::Counted;
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use support::fleet::{all_children, children_of, leaderctl, leaderrun, stamp_program};
+use support::fleet::{all_children, children_of, leaderrun, stamp_program};
 use tempfile::TempDir;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -66,68 +66,20 @@ fn main() {
         (false, false) => HEAD,
     };
     println!("{head}\n{}", head.replace(|letter| letter != '|', "-"));
-    let mut overlap = false;
     for (store, start) in known.into_iter().filter(|(store, _)| all || named(store)) {
-        if listing {
-            println!("{}", list::measure(store, &mut start(), number));
-            continue;
+        match (listing, serving) {
+            (true, _) => println!("{}", list::measure(store, &mut start(), number)),
+            (false, true) => println!("{}", serve::measure(store, &mut start(), number)),
+            (false, false) => measure(store, start(), number),
         }
-        if serving {
-            println!("{}", serve::measure(store, &mut start(), number));
-            continue;
-        }
-        let row = measure(store, start(), number / 2);
-        overlap |= row.overlap > Duration::ZERO;
-        println!("{}", row.line(store, number));
     }
-    assert!(!overlap, "two COMMANDs of a shard ran at once");
 }
 
 type Start = fn() -> Counted;
 
 const HEAD: &str = "| store | candidates | all led after | standby | leader and helpers | server's CPU | connections | \
-                    requests a second | in the busiest | half killed: median | worst | list meanwhile | server away 3.75 s: \
+                    requests a second | in the busiest | half killed: median | worst | server away 3.75 s: \
                     leaderships lost | requests in the busiest second | overlap |";
-
-struct Row {
-    led_after: Duration,
-    standby: f64,
-    leader: f64,
-    /// Of one core.
-    cpu: f64,
-    connections: usize,
-    rest: Seconds,
-    median: Duration,
-    worst: Duration,
-    list: Duration,
-    lost: usize,
-    back: Seconds,
-    overlap: Duration,
-}
-
-impl Row {
-    fn line(&self, store: &str, number: usize) -> String {
-        let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
-        let mebibytes = |bytes: f64| format!("{:.2} MiB", bytes / MIB);
-        format!(
-            "| {store} | {number} | {} | {} | {} | {:.1} % | {} | {:.0} | {:.0} | {} | {} | {} | {} | {:.0} | \
-             {} ms |",
-            seconds(self.led_after),
-            mebibytes(self.standby),
-            mebibytes(self.leader),
-            self.cpu * 100.0,
-            self.connections,
-            self.rest.mean(),
-            self.rest.busiest(),
-            seconds(self.median),
-            seconds(self.worst),
-            seconds(self.list),
-            self.lost,
-            self.back.busiest(),
-            self.overlap.as_millis()
-        )
-    }
-}
 
 /// Two candidates for each shard. Ended when dropped.
 struct Many {
@@ -194,8 +146,9 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"))
 }
 
-fn measure(store: &str, mut counted: Counted, shards: usize) -> Row {
+fn measure(store: &str, mut counted: Counted, number: usize) {
     eprintln!("measuring: {store}");
+    let shards = number / 2;
     let server = Rc::clone(&counted.server);
     let begun = Instant::now();
     let mut many = Many::start(&counted, shards);
@@ -215,12 +168,11 @@ fn measure(store: &str, mut counted: Counted, shards: usize) -> Row {
     let current = |lives: &[Life]| lives.iter().max_by_key(|life| life.last).expect("it is led").clone();
     let leaders: Vec<Life> = lives.iter().map(|lives| current(lives)).collect();
     let victims: Vec<usize> = (0..shards).step_by(2).collect();
-    let number = |life: &Life| life.owner[1..].parse::<usize>().expect("a number");
+    let leads = |life: &Life| life.owner[1..].parse::<usize>().expect("a number");
     let killed = BootInstant::now();
     for &shard in &victims {
-        let _ = many.candidates[number(&leaders[shard])].kill();
+        let _ = many.candidates[leads(&leaders[shard])].kill();
     }
-    let listed = time_of_list(&counted);
     let lives = many.wait("every shard is led again", |shard, lives| {
         shard % 2 == 1 || lives.iter().any(|life| life.term > leaders[shard].term)
     });
@@ -241,36 +193,29 @@ fn measure(store: &str, mut counted: Counted, shards: usize) -> Row {
     sleep(AWAY);
     server.thaw();
     let back = counted.watch(asked, AWAY * 4);
-    eprintln!("{store}: requests a second in rest: {}; with the server back: {}", rest.shown(), back.shown());
     let lives = many.lives();
     let lost = (0..shards).filter(|&shard| current(&lives[shard]).term > before[shard]).count();
     if lost > 0 {
         eprintln!("{store}: {lost} leaderships were lost:\n{}", many.logs());
     }
     let overlap = lives.iter().map(|lives| overlap(lives)).max().unwrap_or_default();
-    Row {
-        led_after,
-        standby,
-        leader,
-        cpu,
-        connections,
-        rest,
-        median: times[times.len() / 2],
-        worst: times[times.len() - 1],
-        list: listed,
-        lost,
-        back,
-        overlap,
-    }
-}
-
-fn time_of_list(counted: &Counted) -> Duration {
-    let mut command: Command = leaderctl();
-    command.args(["--store", &counted.url(), "list"]).envs(counted.server.environment().iter().copied());
-    let begun = Instant::now();
-    let output = command.output().expect("leaderctl starts");
-    assert!(output.status.success(), "{output:?}");
-    begun.elapsed()
+    let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+    let mebibytes = |bytes: f64| format!("{:.2} MiB", bytes / MIB);
+    println!(
+        "| {store} | {number} | {} | {} | {} | {:.1} % | {connections} | {:.0} | {:.0} | {} | {} | {lost} | {:.0} \
+         | {} ms |",
+        seconds(led_after),
+        mebibytes(standby),
+        mebibytes(leader),
+        cpu * 100.0,
+        rest.mean(),
+        rest.busiest(),
+        seconds(times[times.len() / 2]),
+        seconds(times[times.len() - 1]),
+        back.busiest(),
+        overlap.as_millis()
+    );
+    assert!(overlap.is_zero(), "two COMMANDs of a shard ran at once");
 }
 
 /// The mean of a standby, and of a leader with its helpers, without COMMAND: shared pages are counted once.

@@ -8,8 +8,6 @@ use crate::support::server::{Server, prepare};
 use crate::support::{dynamo, etcd, nats, postgres, redis};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -32,10 +30,6 @@ impl Seconds {
 
     pub fn mean(&self) -> f64 {
         self.0.iter().sum::<f64>() / f64::from(u32::try_from(self.0.len().max(1)).expect("few"))
-    }
-
-    pub fn shown(&self) -> String {
-        self.0.iter().map(|count| format!("{count:.0}")).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -88,21 +82,15 @@ impl Counted {
     /// Counted by a proxy: the stand-in does not count.
     pub fn dynamodb() -> Self {
         let server = dynamo::Server::durable();
-        let (proxy, answered) = (dynamo::Proxy::before(&server), Arc::new(AtomicU64::new(0)));
-        let count = Arc::clone(&answered);
-        proxy.rule(move |_| {
-            let answered = Arc::clone(&answered);
-            dynamo::Fate::Rewrite(Box::new(move |_| {
-                answered.fetch_add(1, Ordering::Relaxed);
-            }))
-        });
+        let proxy = dynamo::Proxy::before(&server);
         let endpoint = proxy.endpoint();
         let address = endpoint.strip_prefix("http://").expect("a URL").parse().expect("an address");
-        let counted = Self::new(server, move |_| {
-            let _ = &proxy;
-            count.load(Ordering::Relaxed)
-        });
-        Self { address, ..counted }
+        let mut answered = 0;
+        let count = move |_: &_| {
+            answered += proxy.actions().len() as u64;
+            answered
+        };
+        Self { address, ..Self::new(server, count) }
     }
 
     pub fn asked(&mut self) -> u64 {
