@@ -79,16 +79,6 @@ impl Ordered {
         let to = to.map(short);
         Self { what: what.to_owned(), by: operator(), at_millis: wall_clock_millis(), reason, to }
     }
-
-    fn explains(&self, reason: Reason) -> bool {
-        match self.what.as_str() {
-            PAUSE => reason == Reason::Paused,
-            STEP_DOWN => reason == Reason::SteppedDown,
-            // Not every store tells the leader why its record is gone.
-            REVOKE => matches!(reason, Reason::Revoked | Reason::Lost),
-            _ => false,
-        }
-    }
 }
 
 impl Entry {
@@ -106,14 +96,15 @@ impl Entry {
     }
 
     pub fn cause(&self) -> Option<&Ordered> {
-        let ordered = self.ordered.as_ref()?;
-        let explains = match (&self.reason, self.known_reason()) {
+        self.ordered.as_ref().filter(|ordered| match (ordered.what.as_str(), self.known_reason()) {
+            (PAUSE, reason) => reason == Some(Reason::Paused),
+            (STEP_DOWN, reason) => reason == Some(Reason::SteppedDown),
             // A revoked lease has ended, even if its leader is frozen and never says so.
-            (None, _) => ordered.what == REVOKE,
-            (Some(_), Some(reason)) => ordered.explains(reason),
-            (Some(_), None) => false,
-        };
-        explains.then_some(ordered)
+            (REVOKE, None) => self.reason.is_none(),
+            // Not every store tells the leader why its record is gone.
+            (REVOKE, Some(reason)) => matches!(reason, Reason::Revoked | Reason::Lost),
+            _ => false,
+        })
     }
 
     pub fn close(&mut self, millis: u64, how: &Ended, command: Option<CommandEnd>) {

@@ -6,7 +6,7 @@
 //!
 //! The lease, not an order, keeps two trees from running at once. A store that forgets its orders forgets the pause.
 
-use super::update::{Edit, Start, update};
+use super::update::{self, Edit, Start, update};
 use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Session, Shard, Term, host_name};
 use crate::store::{Answer, Note, Notes, Page, StoreError};
@@ -159,10 +159,7 @@ pub async fn change(store: &dyn Notes, shard: &Shard, mut edit: impl FnMut(&mut 
 }
 
 pub async fn remove(store: &dyn Notes, shard: &Shard) -> Answer<()> {
-    update(store, shard, &Page::Orders, "orders", Start::Read, |standing| {
-        Ok(if standing.is_some() { Edit::Replace(None, ()) } else { Edit::Leave(()) })
-    })
-    .await
+    update::remove(store, shard, &Page::Orders, "orders").await
 }
 
 /// Removes a handover of `term` or an earlier one, because it is done.

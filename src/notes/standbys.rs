@@ -4,14 +4,13 @@
 //! sees a standby for up to [`LASTS`] after it crashed. Where each request costs money, a candidate announces itself
 //! only if it was asked to.
 //!
-//! Nobody else writes this note, and the next announcement comes soon, so two attempts are enough.
-//!
 //! A pause of a shard that nobody ever led is announced here as well: no lease shows that there is such a shard, and a
 //! store lists these notes without reading the orders of every name.
 
+use super::update::{Edit, Start, remove, update};
 use crate::lease::{Candidate, Session, Shard};
 use crate::store::stable_hash::fnv1a;
-use crate::store::{Answer, Note, Notes, Page, StoreError};
+use crate::store::{Answer, Note, Notes, Page, within};
 use crate::time::{wall_clock_millis, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -46,24 +45,25 @@ pub struct Announced {
 }
 
 pub async fn announce(store: &dyn Notes, candidate: &Candidate, timeout: Duration, report: impl Fn(&str)) {
-    let text = text(candidate);
+    let standby = Standby {
+        session: candidate.session.clone(),
+        owner: candidate.owner.clone(),
+        host: candidate.host.clone(),
+        pid: candidate.pid,
+        since_millis: wall_clock_millis(),
+    };
+    let text = serde_json::to_string(&standby).expect("a standby is plain data");
+    let page = Page::Standby(candidate.session.clone());
     let mut standing = None;
     let mut pause = second_after(&candidate.session);
     loop {
-        let draft = Note::lasting(text.clone(), Some(LASTS));
-        let page = Page::Standby(candidate.session.clone());
-        let announced = async {
-            if !store.replace(&candidate.shard, &page, standing.as_deref(), Some(&draft)).await? {
-                // The note expired, or the answer to an earlier write was lost.
-                let found = store.read(&candidate.shard, &page).await?.map(|note| note.text);
-                store.replace(&candidate.shard, &page, found.as_deref(), Some(&draft)).await?;
-            }
-            Ok::<_, StoreError>(())
-        };
-        match tokio::time::timeout(timeout, announced).await {
-            Ok(Ok(())) => standing = Some(text.clone()),
-            Ok(Err(error)) => report(&error.message),
-            Err(_) => report("the store did not answer"),
+        // It is another text if the note expired, or the answer to an earlier write was lost.
+        let start = Start::Expect(standing.clone());
+        let draft = || Edit::Replace(Some(Note::lasting(text.clone(), Some(LASTS))), ());
+        let announced = update(store, &candidate.shard, &page, "announcement", start, |_| Ok(draft()));
+        match within(timeout, announced).await {
+            Ok(()) => standing = Some(text.clone()),
+            Err(error) => report(&error.message),
         }
         tokio::time::sleep(std::mem::replace(&mut pause, EVERY)).await;
     }
@@ -77,9 +77,7 @@ fn second_after(session: &Session) -> Duration {
 }
 
 pub async fn withdraw(store: &dyn Notes, candidate: &Candidate) -> Answer<()> {
-    let page = Page::Standby(candidate.session.clone());
-    let Some(note) = store.read(&candidate.shard, &page).await? else { return Ok(()) };
-    store.replace(&candidate.shard, &page, Some(&note.text), None).await.map(drop)
+    remove(store, &candidate.shard, &Page::Standby(candidate.session.clone()), "announcement").await
 }
 
 pub async fn announce_pause(store: &dyn Notes, shard: &Shard, id: &Session, lasts: Option<Duration>) -> Answer<()> {
@@ -115,17 +113,6 @@ pub async fn others(store: &dyn Notes, candidate: &Candidate) -> Answer<usize> {
     let others =
         |(shard, standby): &&(Shard, Standby)| *shard == candidate.shard && standby.session != candidate.session;
     Ok(all.iter().filter(others).count())
-}
-
-fn text(candidate: &Candidate) -> String {
-    let standby = Standby {
-        session: candidate.session.clone(),
-        owner: candidate.owner.clone(),
-        host: candidate.host.clone(),
-        pid: candidate.pid,
-        since_millis: wall_clock_millis(),
-    };
-    serde_json::to_string(&standby).expect("a standby is plain data")
 }
 
 #[cfg(test)]

@@ -59,6 +59,13 @@ pub async fn update<T>(
     Err(doubt.unwrap_or_else(|| StoreError::not_applied(format!("others keep changing the {what} of shard {shard}"))))
 }
 
+pub async fn remove(store: &dyn Notes, shard: &Shard, page: &Page, what: &str) -> Answer<()> {
+    update(store, shard, page, what, Start::Read, |standing| {
+        Ok(if standing.is_some() { Edit::Replace(None, ()) } else { Edit::Leave(()) })
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@
 //! again: the text names its writer or its time, so the writer recognises its own. No note decides who holds a lease. A
 //! store that forgets all notes forgets orders and jobs, but never lets two candidates lead at once.
 
-use super::{ErrorKind, StoreError};
+use super::StoreError;
 use crate::lease::{JobId, Session, Shard};
 use std::time::Duration;
 
@@ -85,14 +85,6 @@ impl Note {
 }
 
 pub type NoteRead = Result<Option<Note>, StoreError>;
-
-/// An error that is not about one note, but about the store.
-pub(super) fn unless_store_fails(note: NoteRead) -> Result<NoteRead, StoreError> {
-    match note {
-        Err(error) if !matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => Err(error),
-        note => Ok(note),
-    }
-}
 
 /// Operations on notes. As with leases, the request of a future that was dropped may have been applied.
 #[async_trait::async_trait]
