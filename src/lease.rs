@@ -32,7 +32,7 @@ macro_rules! names {
     )*};
 }
 
-names!(Shard, Prefix, JobId);
+names!(Shard, Prefix, JobId, Session);
 
 /// The name of a shard: 1 to 200 bytes of `A-Z a-z 0-9 . _ - / :`, where no part between slashes is empty, `.` or `..`.
 /// Or the name of a slot: such a name, `#` and the slot's number.
@@ -180,10 +180,6 @@ impl Session {
     /// session distinguishes candidates.
     fn default_owner(&self, host: &str, pid: u32) -> String {
         format!("{host}-{pid}-{}", self.0.get(..6).unwrap_or(&self.0))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 

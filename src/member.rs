@@ -115,10 +115,24 @@ impl Builder {
         let (told, endings) = threads::channel();
         let told = self.on_losing.is_some().then_some(told);
         let (shared, events) = Shared::new(candidate, timing.stop_grace, self.overrun, told)?;
-        if let Some(callback) = self.on_losing {
-            tell_endings(endings, Arc::downgrade(&shared), callback)?;
+        if let Some(mut callback) = self.on_losing {
+            let tell = move |(term, why)| callback(term, why);
+            call_back("leaderrun-lose", "an ending", Arc::downgrade(&shared), endings, tell)?;
         }
-        let led = self.on_leading.map(|callback| hand_out(Arc::clone(&shared), callback)).transpose()?;
+        let mut led = None;
+        if let Some(mut callback) = self.on_leading {
+            // A `Leadership` in a queue would count as work, and the process would be aborted for it. So the thread takes
+            // it when the callback is free. Each is handed out once: one of a later term comes in its own turn.
+            let (sender, begun) = threads::channel();
+            let holder = Arc::clone(&shared);
+            let hand_out = move |term: Term| {
+                if let Some(leadership) = holder.hold().filter(|leadership| leadership.term() == term.0) {
+                    callback(leadership);
+                }
+            };
+            call_back("leaderrun-lead", "a leadership", Arc::downgrade(&shared), begun, hand_out)?;
+            led = Some(sender);
+        }
         // Dropping it leaves the election, for example if the caller stops waiting for `join`.
         let member = Member { shared: Arc::clone(&shared) };
         let (joined, has_joined) = oneshot::channel();
@@ -158,51 +172,25 @@ fn candidate(name: &str, owner: Option<String>, lease: Duration) -> Result<Candi
     Ok(Candidate::here(shard, owner, lease)?)
 }
 
-/// Starts a thread that calls `callback` with the leadership of each term that it receives.
-///
-/// A [`Leadership`] in a queue would count as work, and the process would be aborted for it. So the thread takes it
-/// when the callback is free.
-fn hand_out(
-    shared: Arc<Shared>,
-    mut callback: impl FnMut(Leadership) + Send + 'static,
-) -> io::Result<threads::Sender<Term>> {
-    let (sender, begun) = threads::channel::<Term>();
-    spawn("leaderrun-lead", move || {
-        for term in begun {
-            // Each leadership is handed out once. One of a later term comes in its own turn.
-            if let Some(leadership) = shared.hold().filter(|leadership| leadership.term() == term.0)
-                && panics(|| callback(leadership))
-            {
-                // A leader that does nothing keeps others from leading.
-                tracing::error!("the callback of a leadership panicked: leaving the election");
-                shared.ask();
-            }
-        }
-    })?;
-    Ok(sender)
-}
-
-/// Starts a thread that calls `callback` with each ending. `endings` closes when `shared` is gone.
-fn tell_endings(
-    endings: threads::Receiver<(u64, Ending)>,
+/// Starts a thread that calls `callback` with each of `items`. They end when their sender is gone.
+fn call_back<T: Send + 'static>(
+    name: &str,
+    what: &'static str,
     shared: Weak<Shared>,
-    mut callback: impl FnMut(u64, Ending) + Send + 'static,
+    items: threads::Receiver<T>,
+    mut callback: impl FnMut(T) + Send + 'static,
 ) -> io::Result<()> {
-    spawn("leaderrun-lose", move || {
-        for (term, why) in endings {
-            if panics(|| callback(term, why)) {
-                // The work may have ended only in part, and the callback may miss the next ending.
-                tracing::error!("the callback of an ending panicked: leaving the election");
+    spawn(name, move || {
+        for item in items {
+            if catch_unwind(AssertUnwindSafe(|| callback(item))).is_err() {
+                // A leader that does nothing keeps others from leading, and work may have ended only in part.
+                tracing::error!("the callback of {what} panicked: leaving the election");
                 if let Some(shared) = shared.upgrade() {
                     shared.ask();
                 }
             }
         }
     })
-}
-
-fn panics(callback: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(callback)).is_err()
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {

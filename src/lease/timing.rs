@@ -79,13 +79,7 @@ impl TimeForHooks {
 
 impl Default for TimingRequest {
     fn default() -> Self {
-        Self {
-            lease: DEFAULT_LEASE,
-            renew_interval: DEFAULT_RENEW,
-            retry_interval: DEFAULT_RETRY,
-            stop_grace: DEFAULT_GRACE,
-            hooks: TimeForHooks::default(),
-        }
+        TimingOptions::default().request(false)
     }
 }
 
@@ -187,14 +181,14 @@ impl Timing {
         if request_timeout < LEAST_REQUEST_TIMEOUT {
             return Err(format!(
                 "renew {} + request timeout {}{} + margin {} = {} leaves no room in a lease of {}: \
-                 {}",
+                 raise --lease, or lower --renew{}",
                 show(renew_interval),
                 show(LEAST_REQUEST_TIMEOUT),
                 parts_of_a_stop(stop_grace, hooks, |_, part| format!(" + {part}")),
                 show(margin),
                 show(fixed.saturating_add(LEAST_REQUEST_TIMEOUT)),
                 show(lease),
-                advice(hooks),
+                if hooks.around_a_stop().is_zero() { " or --kill-after" } else { ", --kill-after or --hook-timeout" },
             ));
         }
         Ok(Self { lease, renew_interval, retry_interval, request_timeout, stop_grace, margin, hooks })
@@ -264,14 +258,6 @@ impl Deadline {
         let Self { term_at, kill_at, backstop_at } = self;
         let [term_at, kill_at, backstop_at] = [term_at, kill_at, backstop_at].map(|at| at.minus(extra));
         Self { term_at, kill_at, backstop_at }
-    }
-}
-
-fn advice(hooks: TimeForHooks) -> &'static str {
-    if hooks.around_a_stop().is_zero() {
-        "raise --lease, or lower --renew or --kill-after"
-    } else {
-        "raise --lease, or lower --renew, --kill-after or --hook-timeout"
     }
 }
 

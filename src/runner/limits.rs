@@ -17,13 +17,15 @@ const STACK: u64 = 1 << 20;
 /// The guard spec is a file in memory, to which the limit on file sizes applies. Most take a kilobyte.
 const FILE: u64 = 64 << 10;
 
+fn limit(resource: Resource) -> u64 {
+    getrlimit(resource).map_or(u64::MAX, |(soft, _)| soft)
+}
+
 /// Checks memory and descriptors. It must itself use little stack.
 pub fn check() -> Result<(), String> {
-    match getrlimit(Resource::RLIMIT_STACK) {
-        Ok((soft, _)) if soft < STACK => {
-            return Err(format!("a stack of {} KiB is too small: raise the limit to 1024 (ulimit -s)", soft / 1024));
-        }
-        Ok(_) | Err(_) => {}
+    let stack = limit(Resource::RLIMIT_STACK);
+    if stack < STACK {
+        return Err(format!("a stack of {} KiB is too small: raise the limit to 1024 (ulimit -s)", stack / 1024));
     }
     check_descriptors(DESCRIPTORS)?;
     let mut memory = Vec::<u8>::new();
@@ -45,13 +47,14 @@ pub fn check_descriptors(count: usize) -> Result<(), String> {
 
 /// Checks that a file may be as long as a guard spec.
 pub fn check_files() -> Result<(), String> {
-    match getrlimit(Resource::RLIMIT_FSIZE) {
-        Ok((soft, _)) if soft < FILE => Err(format!(
-            "a largest file of {soft} bytes is too small: raise the limit to {} KiB (ulimit -f, LimitFSIZE= of systemd)",
+    let most = limit(Resource::RLIMIT_FSIZE);
+    if most < FILE {
+        return Err(format!(
+            "a largest file of {most} bytes is too small: raise the limit to {} KiB (ulimit -f, LimitFSIZE= of systemd)",
             FILE >> 10
-        )),
-        Ok(_) | Err(_) => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 /// Checks that the kernel gives a timer: it kills a guard that is frozen together with all that would kill it.

@@ -35,12 +35,9 @@ impl Signals {
     /// Waits for the next signal. Cancel-safe.
     pub async fn next(&mut self) -> Signal {
         poll_fn(|context| {
-            for (kind, signal) in &mut self.0 {
-                if signal.poll_recv(context).is_ready() {
-                    return Poll::Ready(*kind);
-                }
-            }
-            Poll::Pending
+            let mut signals = self.0.iter_mut();
+            let ready = signals.find_map(|(kind, signal)| signal.poll_recv(context).is_ready().then_some(*kind));
+            ready.map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
