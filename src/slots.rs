@@ -119,37 +119,14 @@ impl Claimed {
     }
 }
 
-enum Sight {
-    Free,
-    Held(Holder),
-    /// Orders keep the candidate from claiming it, in these words.
-    OnHold(String),
-}
+/// What keeps a claim from a slot: its holder, or (true) orders, with nobody as the holder.
+type InTheWay = Vec<(bool, Holder)>;
 
-/// The holder to report when all slots are taken: the one whose lease ends first.
-#[derive(Default)]
-struct InTheWay {
-    holder: Option<Holder>,
-    /// Reported only if no slot has a holder.
-    on_hold: Option<Holder>,
-}
-
-impl InTheWay {
-    fn add(&mut self, holder: Holder) {
-        let end = |holder: &Holder| holder.expires_in.unwrap_or(Duration::MAX);
-        if self.holder.as_ref().is_none_or(|known| end(&holder) < end(known)) {
-            self.holder = Some(holder);
-        }
-    }
-
-    fn add_on_hold(&mut self, shard: &Shard, said: &str) {
-        self.on_hold
-            .get_or_insert_with(|| Holder { owner: format!("nobody ({shard} is {said})"), ..Holder::default() });
-    }
-
-    fn holder_to_report(self) -> Holder {
-        self.holder.or(self.on_hold).expect("a shard has slots, and each was asked for")
-    }
+/// The holder to report when all slots are taken: the one whose lease ends first. A slot on hold is reported only if no
+/// slot has a holder.
+fn first_to_end(in_the_way: InTheWay) -> Holder {
+    let end = |(on_hold, holder): &(bool, Holder)| (*on_hold, holder.expires_in.unwrap_or(Duration::MAX));
+    in_the_way.into_iter().min_by_key(end).expect("a shard has slots, and each was asked for").1
 }
 
 /// The lease that a candidate campaigns for: that of its shard, or of one of the shard's slots.
@@ -330,13 +307,16 @@ impl Slots {
         for_ever && self.inner.expires() && BootInstant::now().since(doubt.asked) > candidate.lease
     }
 
-    async fn look_at(&self, slot: usize) -> Answer<Sight> {
-        Ok(match self.gate(slot).await? {
-            Gate::OnHold(said) => Sight::OnHold(said),
-            Gate::Open => match self.inner.observe(&self.shards[slot]).await? {
-                Observation::Free => Sight::Free,
-                Observation::Held(holder) => Sight::Held(holder),
-            },
+    /// What keeps a claim from this slot, if anything does.
+    async fn look_at(&self, slot: usize) -> Answer<Option<(bool, Holder)>> {
+        let shard = &self.shards[slot];
+        if let Gate::OnHold(said) = self.gate(slot).await? {
+            let owner = format!("nobody ({shard} is {said})");
+            return Ok(Some((true, Holder { owner, ..Holder::default() })));
+        }
+        Ok(match self.inner.observe(shard).await? {
+            Observation::Free => None,
+            Observation::Held(holder) => Some((false, holder)),
         })
     }
 
@@ -350,9 +330,8 @@ impl Slots {
             let sights = parallel::all(some.iter().map(|&slot| self.look_at(slot))).await;
             for (&slot, sight) in some.iter().zip(sights) {
                 match sight {
-                    Ok(Sight::Free) => free.push(slot),
-                    Ok(Sight::Held(holder)) => in_the_way.add(holder),
-                    Ok(Sight::OnHold(said)) => in_the_way.add_on_hold(&self.shards[slot], &said),
+                    Ok(None) => free.push(slot),
+                    Ok(Some(obstacle)) => in_the_way.push(obstacle),
                     Err(error) => failure = Some(error),
                 }
             }
@@ -373,11 +352,11 @@ impl Slots {
                 self.release_other_slots(slot, candidate).await;
                 return Ok(Some(Claim::Granted(grant)));
             }
-            Claim::Refused(holder) => in_the_way.add(holder),
+            Claim::Refused(holder) => in_the_way.push((false, holder)),
         }
         // After such a slow answer, the timeout would come before the last.
         let takes_long = BootInstant::now().since(begun) > self.patience / 3;
-        Ok(takes_long.then(|| Claim::Refused(std::mem::take(in_the_way).holder_to_report())))
+        Ok(takes_long.then(|| Claim::Refused(first_to_end(std::mem::take(in_the_way)))))
     }
 
     /// Releases every slot but the one that the candidate leads: the kernel may have granted several.
@@ -394,7 +373,7 @@ impl Slots {
 impl Leases for Slots {
     async fn claim(&self, candidate: &Candidate) -> Answer<Claim> {
         let begun = BootInstant::now();
-        let mut in_the_way = InTheWay::default();
+        let mut in_the_way = InTheWay::new();
         let (in_doubt, first) = {
             let mut state = self.state.lock();
             if let Some(claimed) = &mut state.claimed {
@@ -415,17 +394,17 @@ impl Leases for Slots {
                 return Ok(answer);
             }
         }
-        failure.map_or_else(|| Ok(Claim::Refused(in_the_way.holder_to_report())), Err)
+        failure.map_or_else(|| Ok(Claim::Refused(first_to_end(in_the_way))), Err)
     }
 
     async fn observe(&self, _shard: &Shard) -> Answer<Observation> {
-        let mut in_the_way = InTheWay::default();
+        let mut in_the_way = InTheWay::new();
         let (free, failure) = self.look_at_all(None, &mut in_the_way).await;
         if let Some(&slot) = free.first() {
             self.state.lock().first = slot;
             return Ok(Observation::Free);
         }
-        failure.map_or_else(|| Ok(Observation::Held(in_the_way.holder_to_report())), Err)
+        failure.map_or_else(|| Ok(Observation::Held(first_to_end(in_the_way))), Err)
     }
 
     async fn renew_and_read(

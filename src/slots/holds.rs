@@ -9,26 +9,25 @@ use crate::lease::{Candidate, Term};
 use crate::notes::orders::{self, Orders};
 use crate::store::{Answer, ErrorKind, Leases, Note, Page, Renewal, Renewed};
 use crate::time::BootInstant;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// From one look at the orders that hold a slot to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-pub(super) struct Holds {
-    unread: BTreeSet<usize>,
-    on_hold: BTreeMap<usize, Hold>,
-    /// The last handover of each slot that did not name this candidate.
-    yielding: BTreeMap<usize, Yielding>,
-}
+/// What is known of the orders of each slot.
+pub(super) struct Holds(Vec<Known>);
 
-struct Hold {
-    said: String,
-    /// When to read the orders again. The slot is not claimed before that.
-    look_at: BootInstant,
+#[derive(Clone, Default)]
+struct Known {
+    is_read: bool,
+    /// What holds it, and when to read the orders again. The slot is not claimed before that.
+    on_hold: Option<(String, BootInstant)>,
+    /// The last handover that did not name this candidate.
+    yielding: Option<Yielding>,
 }
 
 /// A handover that lets others try first. Each handover holds this candidate back only once.
+#[derive(Clone)]
 struct Yielding {
     term: Term,
     hold: Duration,
@@ -43,72 +42,60 @@ pub(super) enum Gate {
 
 impl Holds {
     pub fn of(slots: usize) -> Self {
-        Self { unread: (0..slots).collect(), on_hold: BTreeMap::new(), yielding: BTreeMap::new() }
+        Self(vec![Known::default(); slots])
     }
 
     /// What is known of a slot. None if its orders have to be read.
     fn known(&self, slot: usize, now: BootInstant) -> Option<Gate> {
-        if self.unread.contains(&slot) {
-            return None;
-        }
-        match self.on_hold.get(&slot) {
-            None => Some(Gate::Open),
-            Some(Hold { said, look_at }) if now < *look_at => Some(Gate::OnHold(said.clone())),
-            Some(_) => None,
+        let Known { is_read, on_hold, .. } = &self.0[slot];
+        match on_hold {
+            None => is_read.then_some(Gate::Open),
+            Some((said, look_at)) => (now < *look_at).then(|| Gate::OnHold(said.clone())),
         }
     }
 
     /// True if there was a hold on the slot when its orders were last read.
     pub fn has(&self, slot: usize) -> bool {
-        self.on_hold.contains_key(&slot)
+        self.0[slot].on_hold.is_some()
     }
 
     /// When the first of these slots, which are on hold, is due for another look.
     fn look_at(&self, slots: &[usize]) -> BootInstant {
-        let look_at = |slot| self.on_hold.get(slot).map(|hold| hold.look_at);
+        let look_at = |&slot: &usize| self.0[slot].on_hold.as_ref().map(|(_, look_at)| *look_at);
         slots.iter().filter_map(look_at).min().unwrap_or_else(BootInstant::now)
     }
 
     /// Takes note of a release. Others have the time of the handover from now on, however long COMMAND took to end.
     pub fn released(&mut self, slot: usize, term: Term) {
-        if let Some(yielding) = self.yielding.get_mut(&slot).filter(|yielding| yielding.term == term) {
+        let Known { on_hold, yielding, .. } = &mut self.0[slot];
+        if let Some(yielding) = yielding.as_mut().filter(|yielding| yielding.term == term) {
             let now = BootInstant::now();
             yielding.until = now.plus(yielding.hold);
             // That time may have been over before.
-            let look_at = yielding.until.min(now.plus(LOOK_EVERY));
-            self.on_hold.insert(slot, Hold { said: "handed over".to_owned(), look_at });
+            *on_hold = Some(("handed over".to_owned(), yielding.until.min(now.plus(LOOK_EVERY))));
         }
     }
 
     fn yield_until(&mut self, slot: usize, handover: &Handover, now: BootInstant) -> BootInstant {
         let Handover { term, hold, .. } = *handover;
-        let known = self.yielding.get(&slot).filter(|known| known.term == term).map(|known| known.until);
-        known.unwrap_or_else(|| {
-            let until = now.plus(hold);
-            self.yielding.insert(slot, Yielding { term, hold, until });
-            until
-        })
+        let known = self.0[slot].yielding.take().filter(|known| known.term == term);
+        self.0[slot].yielding.insert(known.unwrap_or(Yielding { term, hold, until: now.plus(hold) })).until
     }
 
     /// Takes note of the directives for a slot, and says whether it may be claimed.
     fn apply(&mut self, slot: usize, directives: &Directives, now: BootInstant) -> Gate {
-        self.unread.remove(&slot);
         let mut hold = None;
         if let Some(handover) = directives.handover.as_ref().filter(|handover| !handover.welcome) {
             let until = self.yield_until(slot, handover, now);
             hold = (now < until).then(|| (format!("handed over {}", handover.said), until));
         }
-        if let Some(pause) = &directives.pause {
-            hold =
-                Some((format!("paused {}", pause.said), pause.left.map_or(BootInstant::NEVER, |left| now.plus(left))));
+        if let Some(Pause { said, left, .. }) = &directives.pause {
+            hold = Some((format!("paused {said}"), left.map_or(BootInstant::NEVER, |left| now.plus(left))));
         }
-        let Some((said, until)) = hold else {
-            self.on_hold.remove(&slot);
-            return Gate::Open;
-        };
-        let look_at = until.min(now.plus(LOOK_EVERY));
-        self.on_hold.insert(slot, Hold { said: said.clone(), look_at });
-        Gate::OnHold(said)
+        let known = &mut self.0[slot];
+        known.is_read = true;
+        known.on_hold = hold.map(|(said, until)| (said, until.min(now.plus(LOOK_EVERY))));
+        known.on_hold.as_ref().map_or(Gate::Open, |(said, _)| Gate::OnHold(said.clone()))
     }
 }
 
