@@ -49,15 +49,13 @@ pub use outcome::{Ended, Loss, Outcome, Why};
 pub use reason::Reason;
 pub use settings::{OnLoss, Patience, Restart, RestartWhen, Settings};
 pub(crate) use state::GUARD_PATIENCE;
-pub use view::{Hold, Obstacle, Role, View};
+pub use view::{HeldBack, Hold, Obstacle, Role, View};
 
 use crate::lease::{Deadline, Late, Term};
 use crate::store::{Answer, Claim, Delivery, ErrorKind};
 use crate::time::BootInstant;
 use random::Random;
-use rotation::Counting;
 use standby_tasks::StandbyTasks;
-use standing_back::StandingBack;
 use state::{Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting, log_is_due};
 use std::mem::take;
 use std::time::Duration;
@@ -79,6 +77,7 @@ type Next = Option<State>;
 /// What a candidate keeps from one state to the next. Its methods get the state that they work on, and return the state
 /// that follows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "what became known, in any order")]
 struct Core {
     settings: Settings,
     /// What the present event leads to, so far. Empty between two events.
@@ -95,9 +94,11 @@ struct Core {
     /// The last handover that held us back, and until when.
     yielding: Option<(Term, BootInstant)>,
     behind: Behind,
-    /// Some after we gave a lease up by ourselves, until another candidate has led.
-    standing_back: Option<StandingBack>,
-    counting: Counting,
+    /// The term whose lease we gave up by ourselves, and until when we stand back. None once another candidate has led:
+    /// any other term is that of another one.
+    standing_back: Option<(Term, BootInstant)>,
+    /// The log has said that the store denies counting the standbys.
+    uncounted: bool,
     /// How many times in a row the hook before COMMAND has failed.
     unready: u32,
     /// How many leaderships in a row ended because COMMAND was unhealthy.
@@ -125,7 +126,7 @@ impl Election {
             yielding: None,
             behind: Behind::default(),
             standing_back: None,
-            counting: Counting::Allowed,
+            uncounted: false,
             unready: 0,
             unhealthy: 0,
             waiting: Waiting { until: BootInstant::NEVER, error: None, holder: None, hold: None },
@@ -152,25 +153,17 @@ impl Election {
             State::Withdrawing { until, .. } => *until,
             State::Leading(leadership) => {
                 let deadline = self.core.deadline(leadership);
-                match leadership.tree {
-                    Tree::Idle { not_before } => {
-                        let start = not_before.unwrap_or(BootInstant::NEVER);
-                        leadership
-                            .renewal_due()
-                            .min(start)
-                            .min(leadership.reading_due())
-                            .min(leadership.entry_due())
-                            .min(leadership.rotation_due())
-                            .min(deadline.kill_at)
-                    }
+                let tree = match leadership.tree {
+                    Tree::Idle { not_before } => deadline.kill_at.min(not_before.unwrap_or(BootInstant::NEVER)),
                     Tree::Alive { seize_at, overrun_at } => {
                         let going_on = leadership.ending.is_none();
                         let losing = if going_on { deadline.term_at.min(overrun_at) } else { BootInstant::NEVER };
-                        let renewal = leadership.renewal_due().min(leadership.rotation_due());
-                        renewal.min(losing).min(self.core.backstop_at(leadership)).min(seize_at)
+                        losing.min(self.core.backstop_at(leadership)).min(seize_at)
                     }
-                    Tree::Seized { tell_at } => leadership.renewal_due().min(tell_at),
-                }
+                    Tree::Seized { tell_at } => tell_at,
+                };
+                let request = leadership.renewal_due().min(leadership.reading_due()).min(leadership.entry_due());
+                tree.min(request).min(leadership.rotation_due())
             }
             State::Releasing(releasing) => {
                 let next = if releasing.in_flight { BootInstant::NEVER } else { releasing.next };
@@ -386,10 +379,10 @@ impl Core {
                 self.begin_waiting(now);
                 State::Standby(Standby::about_to(Request::Claim, now.plus(pause)))
             }
-            Then::Held(Hold::StandingBack { term, said, left }) => {
-                self.stand_back(now, Hold::StandingBack { term, said, left }, term, left)
-            }
-            Then::Held(hold) => self.wait_on_hold(now, hold),
+            Then::Held(hold) => match hold.why {
+                HeldBack::StandingBack(term) => self.stand_back(now, term, hold),
+                HeldBack::Paused | HeldBack::HandedOver(_) => self.wait_on_hold(now, hold),
+            },
         }
     }
 

@@ -8,8 +8,8 @@ mod restart;
 mod rotation;
 
 use leaderrun::internals::election::{
-    Action, Behind, Booked, Booking, CommandEnd, Directives, Election, Ended, Event, Handover, Hold, HookEnd, Loss,
-    Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StandbyStop,
+    Action, Behind, Booked, Booking, CommandEnd, Directives, Election, Ended, Event, Handover, HeldBack, Hold, HookEnd,
+    Loss, Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StandbyStop,
     StartError, Stop, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Term, TimeForHooks, Timing, TimingRequest};
@@ -669,7 +669,8 @@ fn who_does_not_wait_behind_another_waits_while_nobody_may_start() {
     let led = Outcome::NotAcquired(Some(Obstacle::Holder(other())));
     assert_eq!(actions, [Action::End(led.clone())], "another one was faster");
     let doubt = Outcome::NotAcquired(Some(Obstacle::Doubt(Doubt::FirstUse, Duration::from_secs(1))));
-    let paused = Outcome::NotAcquired(Some(Obstacle::Hold(Hold::Paused { said: String::new(), left: None })));
+    let paused =
+        Outcome::NotAcquired(Some(Obstacle::Hold(Hold { why: HeldBack::Paused, said: String::new(), left: None })));
     assert_eq!([led, paused, doubt, Outcome::NotAcquired(None)].map(|end| end.exit_status(0)), [0, 0, 75, 75]);
 }
 
@@ -816,7 +817,8 @@ fn a_job_that_may_fail_again_lets_others_go_first_and_is_then_repeated() {
     let mut play = entering();
     play.tell(again());
     let actions = fails(&mut play, failed);
-    let first = |action: &Action| matches!(action, Action::Say(Notice::Held(Hold::StandingBack { .. })));
+    let first =
+        |action: &Action| matches!(action, Action::Say(Notice::Held(Hold { why: HeldBack::StandingBack(_), .. })));
     assert!(actions.iter().any(first) && !leaves(&actions), "{actions:?}");
     // It looks whether another one leads, and claims in the end.
     let mut actions = Vec::new();

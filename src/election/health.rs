@@ -8,7 +8,7 @@
 
 use super::hooks::HookEnd;
 use super::state::{Leadership, Tree};
-use super::{CommandEnd, Core, Ended, Notice, Outcome, STOPPED};
+use super::{Core, Ended, Notice};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -45,9 +45,4 @@ impl Core {
         let kill_after = self.settings.stop_timeout.unwrap_or(self.settings.timing.stop_grace);
         self.stop_in_order(now, leadership, Ended::Unhealthy(unhealthy), Some(kill_after));
     }
-}
-
-/// How a candidate leaves whose COMMAND was stopped as unhealthy and ended like this.
-pub(super) fn left_unhealthy(end: Option<CommandEnd>) -> Outcome {
-    Outcome::Ended(end.filter(|end| *end != CommandEnd::Exited(0)).unwrap_or(STOPPED))
 }

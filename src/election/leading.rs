@@ -10,8 +10,8 @@ use super::restart::Runs;
 use super::rotation::Rotation;
 use super::state::{LEAST_PAUSE, Leadership, Reading, Releasing, State, Then, Tree};
 use super::{
-    Action, CommandEnd, Core, Directives, Ended, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran, STOPPED,
-    Stop, TreeEvent, health,
+    Action, CommandEnd, Core, Directives, Ended, HeldBack, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran,
+    STOPPED, Stop, TreeEvent,
 };
 use crate::store::{Answer, Grant, Renewal};
 use crate::time::BootInstant;
@@ -36,7 +36,9 @@ impl Core {
             self.actions.push(Action::Book { term: leadership.term, behind: self.behind.clone() });
         }
         if now >= leadership.rotation_due() {
-            self.count_standbys(leadership);
+            leadership.rotation.counting = true;
+            leadership.rotation.next = BootInstant::NEVER;
+            self.actions.push(Action::CountStandbys);
         }
         match leadership.tree {
             Tree::Idle { .. } => self.pass_without_a_tree(now, leadership),
@@ -57,10 +59,14 @@ impl Core {
             && not_before.is_some_and(|not_before| now >= not_before)
         {
             *not_before = None;
-            leadership.reading.begin_again(now);
-            if leadership.valid_until.since(now) < self.least_to_start() {
-                leadership.next_renewal = now;
-            }
+            self.prepare_start(now, leadership);
+        }
+    }
+
+    pub(super) fn prepare_start(&self, now: BootInstant, leadership: &mut Leadership) {
+        leadership.reading.begin_again(now);
+        if leadership.valid_until.since(now) < self.least_to_start() {
+            leadership.next_renewal = leadership.next_renewal.min(now);
         }
     }
 
@@ -411,56 +417,54 @@ impl Core {
             })
         };
         let asked = leadership.asked.map(left_on);
-        let failed = end != Some(CommandEnd::Exited(0));
         let again = has_run
-            && failed
+            && end != Some(CommandEnd::Exited(0))
             && leadership.entry.permit == Permit::Again
             && asked.is_none()
             && !once
             && leadership.interrupted.is_none();
         // A job leaves after its last run, whatever ended that.
         let has_run = has_run && !again;
-        match ending {
-            Ended::ByItself(_) | Ended::Overran | Ended::Unhealthy(_) if again => {
-                self.wait_again(now, None, |core| core.after_failed_run(term))
+        let hold = match ending {
+            Ended::ByItself(_) | Ended::Overran | Ended::Unhealthy(_) if again => self.after_failed_run(term),
+            Ended::ByItself(end) => {
+                return Then::End(match leadership.interrupted {
+                    Some(interrupt) if end == CommandEnd::Signalled(interrupt.signal) => Outcome::EndedByKey(interrupt),
+                    Some(_) | None => Outcome::Ended(end),
+                });
             }
-            Ended::ByItself(end) => Then::End(match leadership.interrupted {
-                Some(interrupt) if end == CommandEnd::Signalled(interrupt.signal) => Outcome::EndedByKey(interrupt),
-                Some(_) | None => Outcome::Ended(end),
-            }),
-            Ended::NotStarted(error) => Then::End(Outcome::NotStarted(error)),
-            Ended::Asked(signal) => left_on(signal),
-            Ended::Overran => Then::End(Outcome::Overran),
+            Ended::NotStarted(error) => return Then::End(Outcome::NotStarted(error)),
+            Ended::Asked(signal) => return left_on(signal),
+            Ended::Overran => return Then::End(Outcome::Overran),
             // With `-n`, a candidate that has led leaves with COMMAND's status. So does a job, which has had its run.
-            Ended::GaveUp { end, .. } if once => Then::End(Outcome::Ended(end)),
-            Ended::Relinquished if once => stopped,
-            Ended::Unhealthy(_) if once || has_run => Then::End(health::left_unhealthy(end)),
-            Ended::Paused | Ended::SteppedDown if has_run => stopped,
-            Ended::GaveUp { restarts, .. } => self.wait_again(now, asked, |core| core.after_restarts(term, restarts)),
-            Ended::Unready(failed) => self.wait_again(now, asked, |core| core.after_unready(term, failed)),
-            Ended::Relinquished => self.wait_again(now, asked, |core| core.after_rotation(term)),
-            Ended::Unhealthy(_) => self.wait_again(now, asked, |core| core.after_unhealthy(term)),
-            Ended::Paused | Ended::SteppedDown => {
-                let hold = leadership.ordered.clone().expect("an order has ended it");
-                if let Hold::HandedOver { term, left, .. } = hold {
-                    // Other candidates have this long from now, however long COMMAND took to end.
-                    self.yielding = Some((term, now.plus(left)));
-                }
-                self.wait_again(now, asked, |_| hold)
+            Ended::GaveUp { end, .. } if once => return Then::End(Outcome::Ended(end)),
+            Ended::Relinquished if once => return stopped,
+            Ended::Unhealthy(_) if once || has_run => {
+                let failed = end.filter(|end| *end != CommandEnd::Exited(0));
+                return Then::End(Outcome::Ended(failed.unwrap_or(STOPPED)));
             }
+            Ended::Paused | Ended::SteppedDown if has_run => return stopped,
             Ended::Lost(loss) => {
                 // The job's run is over, even if another candidate tries again.
                 let left = asked.or_else(|| has_run.then(|| Then::End(Outcome::Lost(loss.clone()))));
-                left.unwrap_or_else(|| self.after_loss(loss))
+                return left.unwrap_or_else(|| self.after_loss(loss));
             }
-        }
-    }
-
-    /// The candidate waits to lead again, and `hold` says what keeps it back, unless it was asked to leave meanwhile.
-    fn wait_again(&mut self, now: BootInstant, asked: Option<Then>, hold: impl FnOnce(&mut Self) -> Hold) -> Then {
+            Ended::GaveUp { restarts, .. } => self.after_restarts(term, restarts),
+            Ended::Unready(failed) => self.after_unready(term, failed),
+            Ended::Relinquished => self.after_rotation(term),
+            Ended::Unhealthy(_) => self.after_unhealthy(term),
+            Ended::Paused | Ended::SteppedDown => {
+                let hold = leadership.ordered.clone().expect("an order has ended it");
+                if let Hold { why: HeldBack::HandedOver(term), left: Some(left), .. } = hold {
+                    // Other candidates have this long from now, however long COMMAND took to end.
+                    self.yielding = Some((term, now.plus(left)));
+                }
+                hold
+            }
+        };
         asked.unwrap_or_else(|| {
             self.begin_waiting(now);
-            Then::Held(hold(self))
+            Then::Held(hold)
         })
     }
 

@@ -9,18 +9,12 @@
 //! are ignored: a pause that is over must not stop COMMAND, and an order is not taken back by an earlier answer.
 
 use super::state::{LEAST_PAUSE, Leadership, Request, Standby, State, Then, Tree, Waiting, log_is_due};
-use super::{Action, Core, Directives, Ended, Handover, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause};
+use super::{
+    Action, Core, Directives, Ended, Handover, HeldBack, Hold, Next, Notice, Obstacle, Outcome, Patience, Pause,
+};
 use crate::store::{Answer, StoreError};
 use crate::time::BootInstant;
-
-/// What brought the orders.
-#[derive(Clone, Copy)]
-enum Source {
-    /// The answer to a renewal. It does not allow the start: some stores may bring orders that are a moment old.
-    Renewal,
-    /// The answer to a request for them.
-    Reading,
-}
+use std::mem::take;
 
 impl Core {
     pub(super) fn ordered(&mut self, now: BootInstant, state: &mut State, answer: Answer<Directives>) -> Next {
@@ -53,8 +47,14 @@ impl Core {
                         None
                     }
                     Ok(directives) => {
-                        leadership.reading.heard = sent;
-                        self.leader_ordered(now, leadership, &directives, Source::Reading)
+                        let next = self.leader_ordered(now, leadership, sent, &directives);
+                        let reading = &mut leadership.reading;
+                        if take(&mut reading.stale) {
+                            reading.next = now;
+                        } else {
+                            reading.cleared = true;
+                        }
+                        next
                     }
                     Err(error) => self.leader_without_orders(now, leadership, error),
                 }
@@ -63,7 +63,8 @@ impl Core {
         }
     }
 
-    /// Handles the orders that came with the answer to a renewal sent at `sent`. If none came, they are read.
+    /// Handles the orders that came with the answer to a renewal sent at `sent`. If none came, they are read. They do not
+    /// allow a start: some stores may bring orders that are a moment old.
     pub(super) fn renewal_brought(
         &mut self,
         now: BootInstant,
@@ -73,8 +74,7 @@ impl Core {
     ) -> Next {
         match orders {
             Some(directives) if sent >= leadership.reading.heard => {
-                leadership.reading.heard = sent;
-                self.leader_ordered(now, leadership, &directives, Source::Renewal)
+                self.leader_ordered(now, leadership, sent, &directives)
             }
             Some(_) => None,
             None => {
@@ -88,34 +88,24 @@ impl Core {
         &mut self,
         now: BootInstant,
         leadership: &mut Leadership,
+        sent: BootInstant,
         directives: &Directives,
-        source: Source,
     ) -> Next {
-        let hold = self.hold(now, Some(leadership), directives);
-        self.orders_worked = true;
+        leadership.reading.heard = sent;
         leadership.reading.failures = 0;
-        match (hold, &leadership.tree) {
-            (Some(hold), Tree::Idle { .. }) => {
+        self.orders_worked = true;
+        if let Some(hold) = self.hold(now, Some(leadership), directives) {
+            if matches!(leadership.tree, Tree::Idle { .. }) {
                 self.ends_between_runs(now, leadership, Ended::ordered(&hold));
                 return Some(self.give_back(now, leadership, Then::Held(hold)));
             }
-            (Some(hold), Tree::Alive { .. } | Tree::Seized { .. }) => {
-                if leadership.ending.is_none() {
-                    self.say(Notice::SteppingDown(hold.clone()));
-                    self.stop_in_order(now, leadership, Ended::ordered(&hold), self.settings.stop_timeout);
-                    leadership.ordered = Some(hold);
-                }
+            if leadership.ending.is_none() {
+                self.say(Notice::SteppingDown(hold.clone()));
+                self.stop_in_order(now, leadership, Ended::ordered(&hold), self.settings.stop_timeout);
+                leadership.ordered = Some(hold);
             }
-            (None, _) => {
-                match source {
-                    Source::Renewal => {}
-                    Source::Reading if std::mem::take(&mut leadership.reading.stale) => leadership.reading.next = now,
-                    Source::Reading => leadership.reading.cleared = true,
-                }
-                if let Some(done) = directives.handover.as_ref().filter(|handover| handover.term < leadership.term) {
-                    self.actions.push(Action::ForgetHandover { term: done.term });
-                }
-            }
+        } else if let Some(done) = directives.handover.as_ref().filter(|handover| handover.term < leadership.term) {
+            self.actions.push(Action::ForgetHandover { term: done.term });
         }
         None
     }
@@ -163,7 +153,7 @@ impl Core {
         let leads = leadership.map(|leadership| leadership.term);
         let runs = leadership.is_some_and(Leadership::has_begun);
         if let Some(Pause { left, said, .. }) = directives.pause.as_ref().filter(|pause| !(runs && pause.keep)) {
-            return Some(Hold::Paused { said: said.clone(), left: *left });
+            return Some(Hold { why: HeldBack::Paused, said: said.clone(), left: *left });
         }
         let Handover { term, hold, said, .. } = directives.handover.as_ref().filter(|handover| !handover.welcome)?;
         let until = match self.yielding {
@@ -174,13 +164,13 @@ impl Core {
         };
         self.yielding = Some((*term, until));
         let left = until.since(now);
-        (!left.is_zero()).then(|| Hold::HandedOver { term: *term, said: said.clone(), left })
+        (!left.is_zero()).then(|| Hold { why: HeldBack::HandedOver(*term), said: said.clone(), left: Some(left) })
     }
 
     /// Makes a standby that waits until the orders let it lead.
     pub(super) fn wait_on_hold(&mut self, now: BootInstant, hold: Hold) -> State {
         let pause = self.random.about(self.settings.timing.retry_interval);
-        let pause = hold.left().map_or(pause, |left| pause.min(left).max(LEAST_PAUSE));
+        let pause = hold.left.map_or(pause, |left| pause.min(left).max(LEAST_PAUSE));
         self.wait_on(now, hold, Standby::about_to(Request::Orders, now.plus(pause)))
     }
 
@@ -189,7 +179,7 @@ impl Core {
         if self.settings.patience == Patience::Once {
             return self.leave_for_good(now, Outcome::NotAcquired(Some(Obstacle::Hold(hold))));
         }
-        if self.waiting.hold.as_ref().map(Hold::said) != Some(hold.said()) {
+        if self.waiting.hold.as_ref().is_none_or(|known| known.said != hold.said) {
             self.say(Notice::Held(hold.clone()));
         }
         self.waiting = Waiting { until: self.waiting.until, error: None, holder: None, hold: Some(hold) };

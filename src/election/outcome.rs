@@ -1,6 +1,6 @@
 //! How a leadership ends, and how the election does.
 
-use super::{CommandEnd, Hold, HookEnd, Interrupt, Obstacle, Reason, Skipped, StartError, Unhealthy};
+use super::{CommandEnd, HeldBack, Hold, HookEnd, Interrupt, Obstacle, Reason, Skipped, StartError, Unhealthy};
 use crate::exit;
 use crate::store::{Holder, StoreError};
 use strum::{Display, IntoStaticStr};
@@ -115,10 +115,7 @@ impl Why {
 
 impl Ended {
     pub(super) fn ordered(hold: &Hold) -> Self {
-        match hold {
-            Hold::Paused { .. } => Self::Paused,
-            Hold::HandedOver { .. } | Hold::StandingBack { .. } => Self::SteppedDown,
-        }
+        if hold.why == HeldBack::Paused { Self::Paused } else { Self::SteppedDown }
     }
 
     pub fn reason(&self) -> Reason {
@@ -167,11 +164,9 @@ impl Outcome {
             Self::NotStarted(error) => Why::failed(error.exit_status()),
             Self::Overran => Why::MaxRun,
             Self::Interrupted(_) => Why::Asked,
-            Self::NotAcquired(Some(Obstacle::Hold(Hold::Paused { .. }))) => Why::Paused,
+            Self::NotAcquired(Some(Obstacle::Hold(Hold { why: HeldBack::Paused, .. }))) => Why::Paused,
+            Self::NotAcquired(Some(Obstacle::Hold(_))) => Why::HeldBack,
             Self::NotAcquired(Some(Obstacle::Doubt(..))) => Why::Doubt,
-            Self::NotAcquired(Some(Obstacle::Hold(Hold::HandedOver { .. } | Hold::StandingBack { .. }))) => {
-                Why::HeldBack
-            }
             Self::NotAcquired(Some(Obstacle::Holder(_)) | None) => Why::Led,
             Self::Unreachable(_) => Why::Unavailable,
             Self::Refused(error) => Why::failed(error.exit_status()),
@@ -187,7 +182,9 @@ impl Outcome {
             Self::Interrupted(signal) | Self::EndedByKey(Interrupt { signal, .. }) => exit::of_signal(*signal),
             Self::NotStarted(error) => error.exit_status(),
             Self::Overran => exit::OVERRAN,
-            Self::NotAcquired(Some(Obstacle::Holder(_) | Obstacle::Hold(Hold::Paused { .. }))) => conflict,
+            Self::NotAcquired(Some(Obstacle::Holder(_) | Obstacle::Hold(Hold { why: HeldBack::Paused, .. }))) => {
+                conflict
+            }
             // Nobody leads, so what another exit status may promise would not be done.
             Self::NotAcquired(_) => exit::NOT_ACQUIRED,
             Self::Unreachable(_) => exit::UNAVAILABLE,

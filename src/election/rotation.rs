@@ -9,9 +9,10 @@
 //!   after it has taken over, and must not hand over again. So a leadership that has just begun ignores it.
 
 use super::state::{Leadership, Then, Tree};
-use super::{Action, Core, Ended, Next, Notice};
+use super::{Core, Ended, Next, Notice};
 use crate::store::{Answer, ErrorKind};
 use crate::time::BootInstant;
+use std::mem::{replace, take};
 use std::time::Duration;
 
 /// The time between two counts when no standby was found.
@@ -26,8 +27,8 @@ const YOUNG: Duration = Duration::from_secs(30);
 pub(super) struct Rotation {
     began: BootInstant,
     /// When to count the standbys.
-    next: BootInstant,
-    counting: bool,
+    pub(super) next: BootInstant,
+    pub(super) counting: bool,
     /// Whether to count again when no standby was found. Otherwise the leader waits for the next time of the schedule.
     insists: bool,
 }
@@ -46,13 +47,6 @@ impl Rotation {
     }
 }
 
-/// Whether the store lets us count the standbys, as far as is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Counting {
-    Allowed,
-    Denied,
-}
-
 impl Leadership {
     pub(super) fn rotation_due(&self) -> BootInstant {
         let goes_on = self.has_begun() && self.ending.is_none() && self.asked.is_none();
@@ -61,19 +55,13 @@ impl Leadership {
 }
 
 impl Core {
-    pub(super) fn count_standbys(&mut self, leadership: &mut Leadership) {
-        leadership.rotation.counting = true;
-        leadership.rotation.next = BootInstant::NEVER;
-        self.actions.push(Action::CountStandbys);
-    }
-
     pub(super) fn counted(
         &mut self,
         now: BootInstant,
         leadership: &mut Leadership,
         answer: Answer<Option<usize>>,
     ) -> Next {
-        if !std::mem::take(&mut leadership.rotation.counting) {
+        if !take(&mut leadership.rotation.counting) {
             return None;
         }
         match answer {
@@ -86,8 +74,7 @@ impl Core {
             }
             // If the store denies renewals as well, COMMAND goes on for as long as its lease lasts.
             Err(error) if error.kind == ErrorKind::Denied && leadership.failures == 0 => {
-                if self.counting == Counting::Allowed {
-                    self.counting = Counting::Denied;
+                if !replace(&mut self.uncounted, true) {
                     self.say(Notice::Uncounted(error.message));
                 }
                 self.relinquish(now, leadership)

@@ -110,7 +110,8 @@ impl Core {
             return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::from(holder))));
         }
         let after_expiry = self.after_expiry(&holder);
-        let kernel = self.look_for_leader();
+        // The hook that learns who leads has to look, where a standby would not otherwise.
+        let kernel = self.settings.standby_tasks.then(|| self.random.about(self.settings.timing.retry_interval));
         let pause = match self.settings.delivery {
             Delivery::Poll => Some(self.random.about(self.settings.timing.retry_interval)),
             Delivery::Push => Some(after_expiry),

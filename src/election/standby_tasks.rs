@@ -6,11 +6,10 @@
 //! afterwards.
 
 use super::state::State;
-use super::{Action, Core, Event, GUARD_PATIENCE, Hold, Outcome, StandbyStop};
+use super::{Action, Core, Event, GUARD_PATIENCE, HeldBack, Hold, Outcome, StandbyStop};
 use crate::lease::Term;
 use crate::store::Holder;
 use crate::time::BootInstant;
-use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StandbyTasks {
@@ -68,7 +67,10 @@ impl Core {
                 let stopping = matches!(self.standby_tasks.phase, Phase::Stopping { .. } | Phase::Seized);
                 assert!(stopping, "they are dead only after they were stopped");
                 self.standby_tasks.phase = Phase::Dead;
-                self.start_soon(now, state);
+                // They may have taken long to die: the orders may be out of date, and too little of the lease left.
+                if let State::Leading(leadership) = state {
+                    self.prepare_start(now, leadership);
+                }
             }
             Event::Asked { .. } => {
                 if let Phase::Stopping { seize_at } = &mut self.standby_tasks.phase
@@ -83,27 +85,12 @@ impl Core {
         }
     }
 
-    /// Prepares the start of COMMAND. The tasks may have taken long to die: too little of the lease may be left, and
-    /// the orders may be out of date.
-    fn start_soon(&self, now: BootInstant, state: &mut State) {
-        let least = self.least_to_start();
-        if let State::Leading(leadership) = state {
-            leadership.reading.begin_again(now);
-            if leadership.valid_until.since(now) < least {
-                leadership.next_renewal = leadership.next_renewal.min(now);
-            }
-        }
-    }
-
     /// Runs them while the candidate is a standby that knows that it does not lead, and stops them otherwise.
     pub(super) fn start_or_stop_standby_tasks(&mut self, now: BootInstant, state: &State) {
         if !self.settings.standby_tasks {
             return;
         }
-        let standby = match state {
-            State::Standby(_) => true,
-            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => false,
-        };
+        let standby = matches!(state, State::Standby(_));
         let known = self.waiting.error.is_some() || self.waiting.obstacle().is_some();
         match self.standby_tasks.phase {
             Phase::Dead if standby && known => {
@@ -131,11 +118,11 @@ impl Core {
 
     fn tell_who_leads(&mut self) {
         let leader = match (&self.waiting.hold, &self.waiting.holder) {
-            (Some(Hold::Paused { .. }), _) => None,
+            (Some(Hold { why: HeldBack::Paused, .. }), _) => None,
             // Some stores cannot name the leader.
             (None, Some(holder)) if !holder.owner.is_empty() => Some(holder.clone()),
             // Others go first, and may lead already; or nothing is known yet.
-            (Some(Hold::HandedOver { .. } | Hold::StandingBack { .. }), _) | (None, Some(_) | None) => return,
+            (Some(_), _) | (None, Some(_) | None) => return,
         };
         let leads = |holder: &Holder| Reported::Leads(holder.owner.clone(), holder.term);
         let report = leader.as_ref().map_or(Reported::NobodyLeads, leads);
@@ -153,10 +140,5 @@ impl Core {
             self.standby_tasks.farewell = Some(outcome);
         }
         State::Ended
-    }
-
-    /// When to look for a new leader, in a store where a standby would not look otherwise.
-    pub(super) fn look_for_leader(&mut self) -> Option<Duration> {
-        self.settings.standby_tasks.then(|| self.random.about(self.settings.timing.retry_interval))
     }
 }

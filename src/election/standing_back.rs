@@ -9,7 +9,7 @@
 //!   candidate has led.
 
 use super::state::{LEAST_PAUSE, Request, Standby, State};
-use super::{Core, Hold, HookEnd};
+use super::{Core, HeldBack, Hold, HookEnd};
 use crate::lease::Term;
 use crate::store::Holder;
 use crate::time::BootInstant;
@@ -20,41 +20,39 @@ const LEAST_HOLD: Duration = Duration::from_secs(2);
 /// The longest time after failures in a row, unless twice the retry interval is longer.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// We gave the lease up, and other candidates go first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct StandingBack {
-    /// Our own term: any other belongs to another candidate.
-    term: Term,
-    until: BootInstant,
+impl Hold {
+    pub(super) fn standing_back(term: Term, said: impl Into<String>, left: Duration) -> Self {
+        Self { why: HeldBack::StandingBack(term), said: said.into(), left: Some(left) }
+    }
 }
 
 impl Core {
     pub(super) fn after_rotation(&self, term: Term) -> Hold {
-        Hold::StandingBack { term, said: "after this candidate's turn".to_owned(), left: self.turn() }
+        Hold::standing_back(term, "after this candidate's turn", self.turn())
     }
 
     /// A job's run failed, and may be repeated.
     pub(super) fn after_failed_run(&self, term: Term) -> Hold {
-        Hold::StandingBack { term, said: "after a run that failed".to_owned(), left: self.turn() }
+        Hold::standing_back(term, "after a run that failed", self.turn())
     }
 
     /// There may be no other candidate, or COMMAND may fail on every host. This is then the pause before more restarts.
     pub(super) fn after_restarts(&self, term: Term, restarts: u32) -> Hold {
         let timing = self.settings.timing;
         let left = (2 * timing.lease).max(4 * timing.retry_interval);
-        Hold::StandingBack { term, said: format!("after {restarts} restarts"), left }
+        Hold::standing_back(term, format!("after {restarts} restarts"), left)
     }
 
     pub(super) fn after_unready(&mut self, term: Term, end: HookEnd) -> Hold {
         self.unready += 1;
         let left = self.grown_turn(self.unready);
-        Hold::StandingBack { term, said: format!("because the --pre-start hook {end} here"), left }
+        Hold::standing_back(term, format!("because the --pre-start hook {end} here"), left)
     }
 
     pub(super) fn after_unhealthy(&mut self, term: Term) -> Hold {
         self.unhealthy += 1;
         let left = self.grown_turn(self.unhealthy);
-        Hold::StandingBack { term, said: "because the command was unhealthy here".to_owned(), left }
+        Hold::standing_back(term, "because the command was unhealthy here", left)
     }
 
     fn turn(&self) -> Duration {
@@ -69,23 +67,23 @@ impl Core {
         self.random.about(pause).max(first)
     }
 
-    /// The lease was released, so other candidates can take it from now on.
-    pub(super) fn stand_back(&mut self, now: BootInstant, hold: Hold, term: Term, left: Duration) -> State {
-        self.standing_back = Some(StandingBack { term, until: now.plus(left) });
+    /// The lease of `term` was released, so other candidates can take it from now on.
+    pub(super) fn stand_back(&mut self, now: BootInstant, term: Term, hold: Hold) -> State {
+        self.standing_back = Some((term, now.plus(hold.left.unwrap_or_default())));
         let next = self.next_claim(now);
         self.wait_on(now, hold, Standby::about_to(Request::Claim, next))
     }
 
     pub(super) fn stands_back(&self, now: BootInstant) -> bool {
-        self.standing_back.as_ref().is_some_and(|back| now < back.until)
+        self.standing_back.is_some_and(|(_, until)| now < until)
     }
 
     /// When to claim a lease that was seen free. A candidate that stands back first looks whether another one has led.
     pub(super) fn next_claim(&mut self, now: BootInstant) -> BootInstant {
-        match &self.standing_back {
-            Some(back) if now < back.until => {
+        match self.standing_back {
+            Some((_, until)) if now < until => {
                 let pause = self.random.about(self.settings.timing.retry_interval);
-                now.plus(pause.max(LEAST_PAUSE)).min(back.until)
+                now.plus(pause.max(LEAST_PAUSE)).min(until)
             }
             Some(_) | None => now,
         }
@@ -93,6 +91,6 @@ impl Core {
 
     /// Ends standing back once another candidate leads.
     pub(super) fn another_leads(&mut self, holder: &Holder) {
-        self.standing_back.take_if(|back| holder.term != Some(back.term));
+        self.standing_back.take_if(|(term, _)| holder.term != Some(*term));
     }
 }

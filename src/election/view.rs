@@ -9,41 +9,29 @@ use std::time::Duration;
 
 /// What keeps a standby from claiming though nobody leads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Hold {
-    /// An operator wants nobody to lead, for the time that is left or until an operator ends it.
-    Paused { said: String, left: Option<Duration> },
-    /// Other candidates go first, for the time that is left.
-    HandedOver { term: Term, said: String, left: Duration },
+pub struct Hold {
+    pub why: HeldBack,
+    /// Who ordered it, or what has happened.
+    pub said: String,
+    /// None: until an operator ends it.
+    pub left: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HeldBack {
+    /// An operator wants nobody to lead.
+    Paused,
+    /// An operator ordered that this term ends. Other candidates go first, for the time that is left.
+    HandedOver(Term),
     /// We gave this term up by ourselves. Other candidates go first, until one has led or the time is over.
-    StandingBack { term: Term, said: String, left: Duration },
+    StandingBack(Term),
 }
 
 impl Hold {
-    pub(super) fn said(&self) -> &str {
-        match self {
-            Self::Paused { said, .. } | Self::HandedOver { said, .. } | Self::StandingBack { said, .. } => said,
-        }
-    }
-
-    /// None: until an operator ends it.
-    pub(super) fn left(&self) -> Option<Duration> {
-        match self {
-            Self::Paused { left, .. } => *left,
-            Self::HandedOver { left, .. } | Self::StandingBack { left, .. } => Some(*left),
-        }
-    }
-
     /// The hold as it is when this much more time has passed.
     #[must_use]
     pub fn after(&self, passed: Duration) -> Self {
-        let mut hold = self.clone();
-        match &mut hold {
-            Self::Paused { left: Some(left), .. } | Self::HandedOver { left, .. } | Self::StandingBack { left, .. } => {
-                *left = left.saturating_sub(passed);
-            }
-            Self::Paused { left: None, .. } => {}
-        }
-        hold
+        Self { left: self.left.map(|left| left.saturating_sub(passed)), ..self.clone() }
     }
 }
 
@@ -110,13 +98,12 @@ impl fmt::Display for Obstacle {
 
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Paused { said, left: None } => write!(f, "paused {said}"),
-            Self::Paused { said, left: Some(left) } => write!(f, "paused {said}, for another {}", show_seconds(*left)),
-            Self::HandedOver { said, left, .. } => write!(f, "handed over {said}, for another {}", show_seconds(*left)),
-            Self::StandingBack { said, left, .. } => {
-                write!(f, "other candidates go first {said}, for another {}", show_seconds(*left))
-            }
-        }
+        let what = match self.why {
+            HeldBack::Paused => "paused",
+            HeldBack::HandedOver(_) => "handed over",
+            HeldBack::StandingBack(_) => "other candidates go first",
+        };
+        write!(f, "{what} {}", self.said)?;
+        self.left.map_or(Ok(()), |left| write!(f, ", for another {}", show_seconds(left)))
     }
 }

@@ -3,7 +3,7 @@
 //! The hazard: what a standby knows of the holder is as old as its last look, which may be long ago if the store
 //! reports changes. So the line counts down from when it heard of the lease, and says that the leader may renew.
 
-use crate::election::{Event, Hold, LogEvent, Obstacle, Role, View};
+use crate::election::{Event, HeldBack, Hold, LogEvent, Obstacle, Role, View};
 use crate::lease::{Candidate, Deadline, Shard, Term, show, show_seconds};
 use crate::observe::Observer;
 use crate::store::{Claim, Observation};
@@ -137,7 +137,7 @@ fn obstacle_at(obstacle: &Obstacle, since: BootInstant, heard: Heard, now: BootI
             None => format!("{holder} leads"),
         },
         // A standby stands back from the beginning of its wait.
-        Obstacle::Hold(hold @ Hold::StandingBack { .. }) => hold.after(now.since(since)).to_string(),
+        Obstacle::Hold(hold @ Hold { why: HeldBack::StandingBack(_), .. }) => hold.after(now.since(since)).to_string(),
         Obstacle::Hold(hold) => hold.after(now.since(heard.orders)).to_string(),
         Obstacle::Doubt(doubt, left) => {
             Obstacle::Doubt(*doubt, left.saturating_sub(now.since(heard.holder))).to_string()

@@ -30,7 +30,10 @@ fn a_turn_that_is_over_goes_to_a_standby() {
         let how = Action::Ended { term: TERM, how: Ended::Relinquished };
         assert_eq!(actions, [Action::ForgetRenewals, how, RELEASE]);
         let actions = play.released();
-        assert!(matches!(&actions[..], [.., Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
+        assert!(
+            matches!(&actions[..], [.., Action::Say(Notice::Held(Hold { why: HeldBack::StandingBack(_), .. }))]),
+            "{actions:?}"
+        );
         claims_only_after(&mut play, 8.0);
     }
 }
@@ -101,7 +104,10 @@ fn where_counting_is_denied_it_hands_over_as_where_nobody_can_know_and_says_so_o
     assert_eq!(actions, [uncounted.clone(), Action::Say(Notice::Relinquishing), stop]);
     play.dead();
     let actions = play.released();
-    assert!(matches!(&actions[..], [.., Action::Say(Notice::Held(Hold::StandingBack { .. }))]), "{actions:?}");
+    assert!(
+        matches!(&actions[..], [.., Action::Say(Notice::Held(Hold { why: HeldBack::StandingBack(_), .. }))]),
+        "{actions:?}"
+    );
     claims_only_after(&mut play, 8.0);
     play.claimed(Ok(granted()));
     let over = play.now.as_secs_f64() + TURN.as_secs_f64();

@@ -12,7 +12,7 @@ use crate::orders::Orders;
 use crate::standby_tasks::StandbyTasks;
 use crate::store::{Conclusion, Contents, Id, Moment, Seen, Store};
 use crate::world::{Met, Owner, Start, World};
-use leaderrun::internals::election::{Action, Election, Event, Hold, HookEnd, Notice as Said, TreeEvent};
+use leaderrun::internals::election::{Action, Election, Event, HeldBack, Hold, HookEnd, Notice as Said, TreeEvent};
 use leaderrun::internals::guard::policy::{Effect, Input, Policy};
 use leaderrun::internals::lease::{Deadline, Term};
 use leaderrun::internals::store::{Claim, Observation, Renewal, StoreError};
@@ -358,8 +358,10 @@ impl Host {
             Action::Say(Said::Leading(_)) => {
                 self.granted_under_pause = matches!(cx.orders, Some(Orders::Paused { .. }));
             }
-            Action::Say(Said::Held(Hold::Paused { .. })) => cx.world.meet(Met::PausedBeforeStart),
-            Action::Say(Said::SteppingDown(Hold::HandedOver { .. })) => cx.world.meet(Met::SteppedDown),
+            Action::Say(Said::Held(Hold { why: HeldBack::Paused, .. })) => cx.world.meet(Met::PausedBeforeStart),
+            Action::Say(Said::SteppingDown(Hold { why: HeldBack::HandedOver(_), .. })) => {
+                cx.world.meet(Met::SteppedDown);
+            }
             Action::Say(_) | Action::ReleaseOver { .. } | Action::Ended { .. } | Action::LeaderChanged(_) => {}
             Action::End(_) => self.candidate_ends(),
         }
