@@ -39,7 +39,7 @@ mod state;
 mod view;
 
 pub use crate::exit::StartError;
-pub use action::{Action, Behind, Ran, StandbyStop, Stop};
+pub use action::{Action, Behind, Ran, Stop};
 pub use event::{Booked, Booking, CommandEnd, Directives, Event, Handover, Interrupt, Pause, Skipped, TreeEvent};
 pub use health::Unhealthy;
 pub use hooks::HookEnd;

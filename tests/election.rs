@@ -9,8 +9,8 @@ mod rotation;
 
 use leaderrun::internals::election::{
     Action, Behind, Booked, Booking, CommandEnd, Directives, Election, Ended, Event, Handover, HeldBack, Hold, HookEnd,
-    Loss, Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StandbyStop,
-    StartError, Stop, TreeEvent, Unhealthy,
+    Loss, Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StartError,
+    Stop, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Term, TimeForHooks, Timing, TimingRequest};
 use leaderrun::internals::store::{

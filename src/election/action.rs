@@ -53,9 +53,11 @@ pub enum Action {
     ForgetRenewals,
     /// Run the standby tasks, until they are stopped.
     StartStandbyTasks,
-    /// Stop the standby tasks, or stop them faster. [`Event::StandbyTasksDead`](super::Event::StandbyTasksDead)
-    /// follows, even if none runs.
-    StopStandbyTasks(StandbyStop),
+    /// Stop the standby tasks: the stop signal, and SIGKILL after `kill_after`.
+    /// [`Event::StandbyTasksDead`](super::Event::StandbyTasksDead) follows, even if none runs.
+    StopStandbyTasks { kill_after: Duration },
+    /// SIGKILL to the standby tasks, now.
+    KillStandbyTasks,
     /// Kill the guards of the standby tasks, which took too long, and then the tasks, from this process.
     SeizeStandbyTasks,
     /// Report to the standby tasks who leads, or (None) that nobody does. Sent once for each leader.
@@ -77,15 +79,6 @@ pub enum Stop {
     /// Stop signal, and SIGKILL after the grace or at the deadline, whichever is first. A loss is certain if the store
     /// said so. Otherwise the lease could not be renewed in time.
     Losing { reason: Reason, certain: bool },
-    /// SIGKILL now.
-    Kill,
-}
-
-/// How the standby tasks are stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StandbyStop {
-    /// Stop signal, and SIGKILL after `kill_after`.
-    Orderly { kill_after: Duration },
     /// SIGKILL now.
     Kill,
 }

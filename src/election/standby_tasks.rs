@@ -6,7 +6,7 @@
 //! afterwards.
 
 use super::state::State;
-use super::{Action, Core, Event, GUARD_PATIENCE, HeldBack, Hold, Outcome, StandbyStop};
+use super::{Action, Core, Event, GUARD_PATIENCE, HeldBack, Hold, Outcome};
 use crate::lease::Term;
 use crate::store::Holder;
 use crate::time::BootInstant;
@@ -77,7 +77,7 @@ impl Core {
                     && self.standby_tasks.asked
                 {
                     *seize_at = (*seize_at).min(now.plus(GUARD_PATIENCE));
-                    self.actions.push(Action::StopStandbyTasks(StandbyStop::Kill));
+                    self.actions.push(Action::KillStandbyTasks);
                 }
                 self.standby_tasks.asked = true;
             }
@@ -98,10 +98,10 @@ impl Core {
                 self.actions.push(Action::StartStandbyTasks);
             }
             Phase::Running if !standby => {
-                let grace = self.settings.timing.stop_grace;
-                self.standby_tasks.phase = Phase::Stopping { seize_at: now.plus(grace).plus(GUARD_PATIENCE) };
+                let kill_after = self.settings.timing.stop_grace;
+                self.standby_tasks.phase = Phase::Stopping { seize_at: now.plus(kill_after).plus(GUARD_PATIENCE) };
                 self.standby_tasks.reported = Reported::Nothing;
-                self.actions.push(Action::StopStandbyTasks(StandbyStop::Orderly { kill_after: grace }));
+                self.actions.push(Action::StopStandbyTasks { kill_after });
             }
             Phase::Stopping { seize_at } if now >= seize_at => {
                 self.standby_tasks.phase = Phase::Seized;

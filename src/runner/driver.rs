@@ -221,7 +221,8 @@ impl Driver {
             | Action::Stop(_)
             | Action::Seize
             | Action::StartStandbyTasks
-            | Action::StopStandbyTasks(_)
+            | Action::StopStandbyTasks { .. }
+            | Action::KillStandbyTasks
             | Action::SeizeStandbyTasks
             | Action::LeaderChanged(_)
             | Action::ReleaseOver { .. } => {}

@@ -9,7 +9,7 @@
 //! it kills the tree beside its guard and backstop, and these last, if they have not ended by themselves: a frozen one
 //! never does, and keeps its children from becoming ours.
 
-use crate::election::{GUARD_PATIENCE, StandbyStop, Stop, TreeEvent};
+use crate::election::{GUARD_PATIENCE, Stop, TreeEvent};
 use crate::guard::cgroup::Leaf;
 use crate::guard::orphan_release::OrphanRelease;
 use crate::guard::policy::Order;
@@ -162,8 +162,8 @@ impl GuardHandle {
 
     pub fn stop(&self, stop: Stop) {
         match stop {
+            // COMMAND's hooks get the reason, and the first hook runs before the stop signal.
             Stop::Orderly { reason, kill_after } => {
-                // COMMAND's hooks get the reason, and the first hook runs before the stop signal.
                 self.order(Order::Because(reason));
                 self.order(Order::Stop { kill_after });
             }
@@ -173,22 +173,6 @@ impl GuardHandle {
             }
             Stop::Kill => self.order(Order::Kill),
         }
-    }
-
-    /// Stops a standby task, which has no hooks.
-    pub fn stop_standby_task(&self, stop: StandbyStop) {
-        self.order(match stop {
-            StandbyStop::Orderly { kill_after } => Order::Stop { kill_after: Some(kill_after) },
-            StandbyStop::Kill => Order::Kill,
-        });
-    }
-
-    pub fn signal(&self, signal: i32) {
-        self.order(Order::Signal(signal));
-    }
-
-    pub fn resume(&self) {
-        self.order(Order::Continue);
     }
 
     /// Kills the tree ourselves, and then what is left of guard and backstop, from now on until nothing is left.
@@ -354,7 +338,7 @@ impl GuardHandle {
         self.events.push_back(GuardEvent::Tree(event));
     }
 
-    fn order(&self, order: Order) {
+    pub fn order(&self, order: Order) {
         self.guard.get_ref().0.order(order);
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::election::{Action, Booking, Event, LogEvent, Notice, Role, StartError, TreeEvent, View};
 use crate::guard::foreground::{self, Foreground};
+use crate::guard::policy::Order;
 use crate::guard::priority;
 use crate::guard::quota::Quota;
 use crate::guard::wire::Report;
@@ -21,7 +22,7 @@ use crate::runner::driver::Host;
 use crate::runner::guard_handle::{self, GuardEvent, GuardHandle};
 use crate::runner::or_never;
 use crate::runner::signals::Signals;
-use crate::runner::standby_tasks::{Happening, StandbyTasks};
+use crate::runner::standby_tasks::StandbyTasks;
 use crate::runner::timer::Timer;
 use crate::slots::Campaign;
 use crate::sys;
@@ -132,7 +133,7 @@ impl Processes {
             }
             Signal::SIGCONT => {
                 if take(&mut self.paused) {
-                    self.with_guard(|guard| guard.resume());
+                    self.with_guard(|guard| guard.order(Order::Continue));
                 }
             }
             Signal::SIGHUP if self.terminal_is_gone() => return self.hung_up(),
@@ -147,7 +148,7 @@ impl Processes {
 
     fn pass_on(&self, signal: Signal) {
         match &self.guard {
-            Some(guard) => guard.signal(signal as i32),
+            Some(guard) => guard.order(Order::Signal(signal as i32)),
             None => self.standby_tasks.signal(signal as i32),
         }
     }
@@ -223,7 +224,7 @@ impl Processes {
         };
         if goes_on {
             // Nobody could wake us after Ctrl-Z, or the shell has put us in the foreground since.
-            self.with_guard(|guard| guard.resume());
+            self.with_guard(|guard| guard.order(Order::Continue));
         } else {
             // The shell's SIGCONT continues COMMAND as well.
             self.paused = true;
@@ -260,13 +261,12 @@ impl Host for Processes {
                     self.look_at_terminal = None;
                     if self.terminal_is_gone() { self.hung_up() } else { None }
                 }
-                happening = self.standby_tasks.next() => match happening {
-                    Happening::Gone => Some(Event::StandbyTasksDead),
-                    Happening::Seizing => {
+                event = self.standby_tasks.next() => {
+                    if event.is_none() {
                         self.reap();
-                        None
                     }
-                },
+                    event
+                }
                 () = self.timer.reached() => Some(Event::Tick),
                 () = or_never(self.observers.query_socket.as_ref().map(QuerySocket::answer_all)) => None,
                 () = terminal::due() => {
@@ -355,7 +355,10 @@ impl Host for Processes {
                 self.with_guard(GuardHandle::seize);
             }
             Action::StartStandbyTasks => self.standby_tasks.start(),
-            Action::StopStandbyTasks(stop) => self.standby_tasks.stop(*stop),
+            Action::StopStandbyTasks { kill_after } => {
+                self.standby_tasks.stop(Order::Stop { kill_after: Some(*kill_after) });
+            }
+            Action::KillStandbyTasks => self.standby_tasks.stop(Order::Kill),
             Action::SeizeStandbyTasks => self.standby_tasks.seize(),
             Action::LeaderChanged(leader) => self.standby_tasks.leader_changed(leader.clone()),
             Action::Say(notice @ Notice::HoldingBack(..))

@@ -7,10 +7,11 @@
 //! to which task they belong. So killing the task that started first also kills the other one. COMMAND's tree is never
 //! among them.
 
-use crate::election::{GUARD_PATIENCE, HookEnd, LogEvent, StandbyStop, TreeEvent};
+use crate::election::{Event, GUARD_PATIENCE, HookEnd, LogEvent, TreeEvent};
 use crate::guard::Plan;
 use crate::guard::contain::Containment;
 use crate::guard::hooks::Hooks;
+use crate::guard::policy::Order;
 use crate::guard::wire::Report;
 use crate::lease::{Candidate, Deadline, Term, show};
 use crate::runner::command::{Command, inherited};
@@ -59,7 +60,8 @@ pub struct StandbyTasks {
     standby: Option<Task>,
     hook: Option<Task>,
     restart_at: Option<Instant>,
-    pause: Pause,
+    /// The last pause from an end of the standby command to its next start.
+    pause: Option<Duration>,
     /// The next news for the hook, while the hook still runs for an earlier leader.
     news: Option<Environment>,
 }
@@ -85,15 +87,6 @@ enum Which {
     Hook,
 }
 
-/// What the candidate has to do for them.
-#[derive(Clone, Copy, Debug)]
-pub enum Happening {
-    /// A tree is being killed: reap it.
-    Seizing,
-    /// All are gone, after [`StandbyTasks::stop`].
-    Gone,
-}
-
 impl StandbyTasks {
     pub fn new(duties: Duties, candidate: &Candidate) -> Self {
         Self {
@@ -103,7 +96,7 @@ impl StandbyTasks {
             standby: None,
             hook: None,
             restart_at: None,
-            pause: Pause::default(),
+            pause: None,
             news: None,
         }
     }
@@ -111,21 +104,21 @@ impl StandbyTasks {
     pub fn start(&mut self) {
         assert_eq!(self.phase, Phase::Dead, "they start once");
         self.phase = Phase::Running;
-        self.pause = Pause::default();
+        self.pause = None;
         self.start_standby();
     }
 
-    /// Stops the tasks, and lets none start. [`Happening::Gone`] follows when none is left.
-    pub fn stop(&mut self, stop: StandbyStop) {
+    /// Stops the tasks, and lets none start. [`Event::StandbyTasksDead`] follows when none is left.
+    pub fn stop(&mut self, stop: Order) {
         self.phase = Phase::Stopping;
         self.restart_at = None;
         self.news = None;
         if let Some(standby) = &self.standby {
-            standby.guard.stop_standby_task(stop);
+            standby.guard.order(stop);
             tracing::debug!("stopping the standby command");
         }
         if let Some(hook) = &self.hook {
-            hook.guard.stop_standby_task(StandbyStop::Kill);
+            hook.guard.order(Order::Kill);
         }
     }
 
@@ -135,7 +128,7 @@ impl StandbyTasks {
 
     pub fn signal(&self, signal: i32) {
         if let Some(standby) = &self.standby {
-            standby.guard.signal(signal);
+            standby.guard.order(Order::Signal(signal));
         }
     }
 
@@ -153,12 +146,13 @@ impl StandbyTasks {
         self.standby.iter_mut().chain(&mut self.hook).map(|task| &mut task.guard)
     }
 
-    /// Follows them until the candidate has to do something. Cancelling it loses no event.
-    pub async fn next(&mut self) -> Happening {
+    /// Follows them until the candidate has to do something: handle this event, or (None) reap a tree that is being killed.
+    /// Cancelling it loses no event.
+    pub async fn next(&mut self) -> Option<Event> {
         loop {
             if self.phase == Phase::Stopping && self.standby.is_none() && self.hook.is_none() {
                 self.phase = Phase::Dead;
-                return Happening::Gone;
+                return Some(Event::StandbyTasksDead);
             }
             let (which, event) = tokio::select! {
                 event = or_never(self.standby.as_mut().map(|task| task.guard.next())) => (Which::Standby, event),
@@ -171,7 +165,7 @@ impl StandbyTasks {
             };
             match event {
                 GuardEvent::Tree(event) => self.tree_event(which, &event),
-                GuardEvent::Seizing => return Happening::Seizing,
+                GuardEvent::Seizing => return None,
                 GuardEvent::Report(Report::Started { pid }) if which == Which::Standby => {
                     tracing::debug!(pid, "started the standby command");
                 }
@@ -213,7 +207,7 @@ impl StandbyTasks {
     }
 
     fn standby_ended(&mut self, end: Option<HookEnd>, ran: Duration) {
-        let pause = self.pause.after(ran);
+        let pause = self.restart_after(ran);
         let how = end.map_or_else(|| "was killed".to_owned(), |end| end.to_string());
         let line = format!("the standby command {how}; starting it again in {}", show(pause));
         if end == Some(HookEnd::Exited(0)) {
@@ -221,7 +215,16 @@ impl StandbyTasks {
         } else {
             tracing::warn!(event = EVENT, "{line}");
         }
+    }
+
+    /// Has the standby command start again, and returns after which pause.
+    fn restart_after(&mut self, ran: Duration) -> Duration {
+        let (first, most) = RESTART_AFTER;
+        let grown = self.pause.filter(|_| ran < WELL_AFTER).map(|before| (before * 2).min(most));
+        let pause = grown.unwrap_or(first);
+        self.pause = Some(pause);
         self.restart_at = Some(Instant::now() + pause);
+        pause
     }
 
     fn hook_ended(&mut self, end: Option<HookEnd>, ran: Duration) {
@@ -245,13 +248,12 @@ impl StandbyTasks {
         match self.start_task(BootInstant::now(), string, environment, self.duties.grace, Deadline::NONE) {
             Ok(task) => self.standby = Some(task),
             Err(error) => {
-                let pause = self.pause.after(Duration::ZERO);
+                let pause = self.restart_after(Duration::ZERO);
                 tracing::warn!(
                     event = EVENT,
                     "cannot start the guard of the standby command: {error}; retrying in {}",
                     show(pause)
                 );
-                self.restart_at = Some(Instant::now() + pause);
             }
         }
     }
@@ -312,20 +314,4 @@ fn of_leader(leader: Option<Holder>) -> Environment {
     ];
     news.extend(host.map(|host| ("LEADERRUN_LEADER_HOST".into(), host.into())));
     news
-}
-
-/// The pause from one end of the standby command to its next start.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pause(Option<Duration>);
-
-impl Pause {
-    fn after(&mut self, ran: Duration) -> Duration {
-        let (first, most) = RESTART_AFTER;
-        let pause = match self.0 {
-            Some(before) if ran < WELL_AFTER => (before * 2).min(most),
-            Some(_) | None => first,
-        };
-        self.0 = Some(pause);
-        pause
-    }
 }

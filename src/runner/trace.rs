@@ -2,7 +2,7 @@
 //!
 //! JSON has the values as well, which text leaves out (`observe::log`).
 
-use crate::election::{Action, Booking, Directives, Event, Outcome, StandbyStop, Stop, TreeEvent};
+use crate::election::{Action, Booking, Directives, Event, Outcome, Stop, TreeEvent};
 use crate::lease::{Deadline, show, show_seconds};
 use crate::store::{Answer, Claim, Holder, Observation, Release, Renewal};
 use crate::time::BootInstant;
@@ -102,10 +102,10 @@ pub fn done(action: &Action, now: BootInstant) -> Option<String> {
         Action::Seize => "kill the guard and the tree".to_owned(),
         Action::ForgetRenewals => "ignore answers to renewals from here on".to_owned(),
         Action::StartStandbyTasks => "start the standby tasks".to_owned(),
-        Action::StopStandbyTasks(StandbyStop::Orderly { kill_after }) => {
+        Action::StopStandbyTasks { kill_after } => {
             format!("stop the standby tasks, SIGKILL after {}", show(*kill_after))
         }
-        Action::StopStandbyTasks(StandbyStop::Kill) => "kill the standby tasks".to_owned(),
+        Action::KillStandbyTasks => "kill the standby tasks".to_owned(),
         Action::SeizeStandbyTasks => "kill the standby tasks and their guards".to_owned(),
         Action::LeaderChanged(Some(leader)) => format!("tell the standby tasks that {leader} leads"),
         Action::LeaderChanged(None) => "tell the standby tasks that nobody leads".to_owned(),

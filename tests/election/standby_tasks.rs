@@ -14,7 +14,7 @@ fn with_standby_tasks(change: impl FnOnce(&mut Settings)) -> Play {
     play
 }
 
-const STOP_TASKS: Action = Action::StopStandbyTasks(StandbyStop::Orderly { kill_after: Duration::from_secs(5) });
+const STOP_TASKS: Action = Action::StopStandbyTasks { kill_after: Duration::from_secs(5) };
 
 /// It was granted the lease at 2.5 s, at the latest.
 fn granted_with_standby_tasks() -> Play {
@@ -149,7 +149,7 @@ fn who_leaves_waits_for_what_runs_beside_it_and_who_is_asked_again_does_not() {
 
     let mut hurried = with_standby_tasks(|_| {});
     hurried.tell(Event::Asked { signal: 15 });
-    assert_eq!(hurried.tell(Event::Asked { signal: 15 }), [Action::StopStandbyTasks(StandbyStop::Kill)]);
+    assert_eq!(hurried.tell(Event::Asked { signal: 15 }), [Action::KillStandbyTasks]);
     assert_eq!(hurried.until(0.9), []);
     assert_eq!(hurried.until(1.0), [Action::SeizeStandbyTasks]);
     assert_eq!(hurried.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);

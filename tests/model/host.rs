@@ -346,7 +346,10 @@ impl Host {
                 }
                 self.lead(|leadership| leadership.carry_out(action));
             }
-            Action::StartStandbyTasks | Action::StopStandbyTasks(_) | Action::SeizeStandbyTasks => {
+            Action::StartStandbyTasks
+            | Action::StopStandbyTasks { .. }
+            | Action::KillStandbyTasks
+            | Action::SeizeStandbyTasks => {
                 self.direct_standby_tasks(action, events, cx);
             }
             Action::ForgetRenewals => {

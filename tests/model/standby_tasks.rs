@@ -4,7 +4,7 @@
 use crate::host::{Context, Host};
 use crate::mutants::Mutant;
 use crate::world::Met;
-use leaderrun::internals::election::{Action, Event, StandbyStop};
+use leaderrun::internals::election::{Action, Event};
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,11 +40,11 @@ impl Host {
                 }
                 self.standby_tasks = StandbyTasks::Run;
             }
-            Action::StopStandbyTasks(stop) => {
-                self.standby_tasks = match (stop, self.standby_tasks) {
+            Action::StopStandbyTasks { .. } | Action::KillStandbyTasks => {
+                self.standby_tasks = match (action, self.standby_tasks) {
                     (_, StandbyTasks::Dead) => StandbyTasks::Dead,
-                    (StandbyStop::Kill, _) => StandbyTasks::Dying,
-                    (StandbyStop::Orderly { .. }, _) => StandbyTasks::Asked,
+                    (Action::KillStandbyTasks, _) => StandbyTasks::Dying,
+                    (_, _) => StandbyTasks::Asked,
                 };
                 if mutated {
                     events.push_back(Event::StandbyTasksDead);
