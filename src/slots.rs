@@ -23,7 +23,7 @@ use crate::notes::orders::{self, Orders};
 use crate::store::stable_hash::fnv1a;
 use crate::store::{
     Answer, Claim, Delivery, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report,
-    Store, StoreError, Takeover, parallel,
+    Store, StoreError, parallel,
 };
 use crate::time::BootInstant;
 use holds::{Gate, Holds};
@@ -133,14 +133,13 @@ fn first_to_end(in_the_way: InTheWay) -> Holder {
 pub struct Campaign {
     store: Arc<dyn Store>,
     slots: Option<Slots>,
-    takeover: Mutex<Option<Takeover>>,
     /// Nothing has held the host back since the last claim.
     host_may_lead: AtomicBool,
 }
 
 impl Campaign {
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, slots: None, takeover: Mutex::default(), host_may_lead: AtomicBool::new(false) }
+        Self { store, slots: None, host_may_lead: AtomicBool::new(false) }
     }
 
     /// A campaign for one of `slots` slots of the candidate's shard. A request takes at most `patience`.
@@ -172,15 +171,7 @@ impl Campaign {
 
     pub async fn claim(&self, candidate: &Candidate) -> Answer<Claim> {
         self.host_may_lead.store(false, Ordering::Relaxed);
-        let claim = self.leases().claim(candidate).await;
-        if let Ok(Claim::Granted(grant)) = &claim {
-            *self.takeover.lock() = Some(grant.takeover);
-        }
-        claim
-    }
-
-    pub fn takeover(&self) -> Option<Takeover> {
-        *self.takeover.lock()
+        self.leases().claim(candidate).await
     }
 
     /// The directives for the candidate, from operators' orders. Those for its host count until they let it lead: after
@@ -211,16 +202,19 @@ impl Campaign {
         term: Term,
         sequence: u64,
     ) -> Answer<(Renewal, Option<Directives>)> {
-        if let Some(slots) = &self.slots {
-            return slots.renew_with_directives(candidate, term, sequence).await;
-        }
-        let shards = std::slice::from_ref(&candidate.shard);
-        let Renewed { renewal, orders } = self.store.renew_and_read(candidate, term, sequence, shards).await?;
+        let led = self.slots.as_ref().and_then(Slots::led);
+        let shards: Vec<Shard> = [candidate.shard.clone()].into_iter().chain(self.slot()).collect();
+        let Renewed { renewal, orders } = self.leases().renew_and_read(candidate, term, sequence, &shards).await?;
         let read = |notes: Vec<Option<Note>>| {
-            let [note] = notes.try_into().ok()?;
-            Orders::read(note.as_ref(), &candidate.shard).ok()
+            let orders = notes.iter().zip(&shards).map(|(note, shard)| Orders::read(note.as_ref(), shard).ok());
+            match (&orders.collect::<Option<Vec<_>>>()?[..], &self.slots) {
+                ([own], None) => Some(own.directives(candidate)),
+                // The slot may have been released meanwhile.
+                ([all, own], Some(slots)) if slots.led() == led => Some(slots.leader_directives(led?, all, own)),
+                _ => None,
+            }
         };
-        Ok((renewal, orders.and_then(read).map(|orders| orders.directives(candidate))))
+        Ok((renewal, orders.and_then(read)))
     }
 
     /// The slot in which the candidate leads. None without slots, or while it does not lead.

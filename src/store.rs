@@ -254,7 +254,8 @@ pub struct Grant {
 
 /// How the leadership before a grant ended, as far as the store knows. If the answer to a grant was lost, the grant
 /// that repeats it says `Expired`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(const_into_str, serialize_all = "lowercase")]
 pub enum Takeover {
     /// The store knows of none.
     First,
@@ -264,18 +265,6 @@ pub enum Takeover {
     Expired,
     /// An operator took it away.
     Revoked,
-}
-
-impl Takeover {
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Released => "released",
-            Self::Expired => "expired",
-            Self::Revoked => "revoked",
-        }
-    }
 }
 
 /// Why a tree that the store does not know may be running.

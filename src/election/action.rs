@@ -2,7 +2,7 @@
 
 use super::{CommandEnd, Ended, Notice, Outcome, Reason};
 use crate::lease::{Deadline, Session, Term};
-use crate::store::Holder;
+use crate::store::{Holder, Takeover};
 use std::time::Duration;
 
 /// How a run of COMMAND went.
@@ -42,7 +42,7 @@ pub enum Action {
     /// Write into the ledger how the run ended, or (None) that it was not started.
     Settle { term: Term, ran: Option<Ran> },
     /// Start the guard, which starts COMMAND.
-    Start { term: Term, deadline: Deadline },
+    Start { term: Term, deadline: Deadline, takeover: Takeover },
     /// Tell the guard the deadline after a renewal.
     Extend(Deadline),
     /// Have the guard stop the tree.

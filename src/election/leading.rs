@@ -106,7 +106,7 @@ impl Core {
                 self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.pre_start).plus(most));
             leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
             leadership.begin_run(now);
-            self.actions.push(Action::Start { term: leadership.term, deadline });
+            self.actions.push(Action::Start { term: leadership.term, deadline, takeover: leadership.takeover });
         }
         None
     }
@@ -150,6 +150,7 @@ impl Core {
         }
         Leadership {
             term: grant.term,
+            takeover: grant.takeover,
             valid_until,
             next_renewal,
             last_sent: sent,

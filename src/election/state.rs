@@ -9,7 +9,7 @@ use super::restart::Runs;
 use super::rotation::Rotation;
 use super::{CommandEnd, Ended, Hold, Interrupt, Obstacle, Outcome, Ran};
 use crate::lease::Term;
-use crate::store::{Holder, StoreError};
+use crate::store::{Holder, StoreError, Takeover};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -128,6 +128,7 @@ impl Reading {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Leadership {
     pub(super) term: Term,
+    pub(super) takeover: Takeover,
     /// Sent plus lease of the latest granted request. Never goes back.
     pub(super) valid_until: BootInstant,
     pub(super) next_renewal: BootInstant,

@@ -11,7 +11,7 @@ use crate::runner::driver::{self, Host, Options};
 use crate::runner::timer::Timer;
 use crate::runtime;
 use crate::slots::Campaign;
-use crate::store::{Location, Store};
+use crate::store::{Location, Store, Takeover};
 use crate::time::BootInstant;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -97,7 +97,14 @@ impl Host for InProcess {
         }
     }
 
-    fn start(&mut self, _: &Candidate, term: Term, deadline: Deadline, _: &Campaign) -> Result<(), StartError> {
+    fn start(
+        &mut self,
+        _: &Candidate,
+        term: Term,
+        deadline: Deadline,
+        _: Takeover,
+        _: &Campaign,
+    ) -> Result<(), StartError> {
         self.shared.begin(term, deadline, &self.store);
         if let Some(led) = &self.led {
             // The callback's thread lives longer than this host.

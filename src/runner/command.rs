@@ -31,15 +31,14 @@ impl Command {
         term: Term,
         query_socket: Option<&QuerySocket>,
         notifies: bool,
-        takeover: Option<Takeover>,
+        takeover: Takeover,
     ) {
         self.environment = inherited(candidate, notifies);
         self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
         self.environment.extend(self.job.iter().map(|(name, value)| ((*name).into(), value.into())));
         let slot = candidate.shard.slot().map(|slot| slot.to_string());
         self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.into())));
-        let takeover = takeover.map(|takeover| takeover.as_str().into());
-        self.environment.extend(takeover.map(|takeover| ("LEADERRUN_TAKEOVER".into(), takeover)));
+        self.environment.push(("LEADERRUN_TAKEOVER".into(), takeover.into_str().into()));
         let variables = query_socket.map(QuerySocket::variables).into_iter().flatten();
         self.environment.extend(variables.map(|(name, value)| (name.into(), value.into())));
     }

@@ -13,6 +13,7 @@ use crate::runner::rotation::Schedule;
 use crate::runner::tasks::{Kind, Tasks};
 use crate::runner::trace;
 use crate::slots::Campaign;
+use crate::store::Takeover;
 use crate::time::BootInstant;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -39,6 +40,7 @@ pub trait Host {
         candidate: &Candidate,
         term: Term,
         deadline: Deadline,
+        takeover: Takeover,
         campaign: &Campaign,
     ) -> Result<(), StartError>;
 
@@ -200,10 +202,10 @@ impl Driver {
                 self.tasks.write(Kind::Note, requests.forget_handover(leader, term));
             }
             Action::ForgetRenewals => self.tasks.cancel(Kind::Renewal),
-            Action::Start { term, deadline } => {
+            Action::Start { term, deadline, takeover } => {
                 self.log.say_leading(true);
                 let candidate = requests.leader();
-                if let Err(error) = host.start(&candidate, term, deadline, &requests.campaign) {
+                if let Err(error) = host.start(&candidate, term, deadline, takeover, &requests.campaign) {
                     self.events.push_back(Event::Tree(TreeEvent::NotStarted(error)));
                     self.events.push_back(Event::Tree(TreeEvent::Dead));
                 }

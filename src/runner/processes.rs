@@ -25,6 +25,7 @@ use crate::runner::signals::Signals;
 use crate::runner::standby_tasks::StandbyTasks;
 use crate::runner::timer::Timer;
 use crate::slots::Campaign;
+use crate::store::Takeover;
 use crate::sys;
 use crate::time::BootInstant;
 use nix::sys::mman::munlockall;
@@ -293,6 +294,7 @@ impl Host for Processes {
         candidate: &Candidate,
         term: Term,
         deadline: Deadline,
+        takeover: Takeover,
         campaign: &Campaign,
     ) -> Result<(), StartError> {
         assert!(self.standby_tasks.handles().next().is_none(), "a standby task outlived the standby");
@@ -303,7 +305,6 @@ impl Host for Processes {
             measure.under_a_quota = quota.is_some();
             measure.presumed = self.late.max(quota.map_or(Duration::ZERO, |quota| quota.presumed_lateness()));
         }
-        let takeover = campaign.takeover();
         self.command.set_leadership(candidate, term, self.observers.query_socket.as_ref(), notifies, takeover);
         self.observers.tell(|observer| observer.began(&candidate.shard, term, deadline));
         let command = &self.command;

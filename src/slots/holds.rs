@@ -7,7 +7,7 @@ use super::Slots;
 use crate::election::{Directives, Handover, Pause};
 use crate::lease::{Candidate, Term};
 use crate::notes::orders::{self, Orders};
-use crate::store::{Answer, ErrorKind, Leases, Note, Page, Renewal, Renewed};
+use crate::store::{Answer, ErrorKind, Page};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -153,27 +153,7 @@ impl Slots {
         Ok(self.leader_directives(led, &all?, &own?))
     }
 
-    /// Renews the lease of the slot. Returns also the directives, if both notes came with the answer.
-    pub(super) async fn renew_with_directives(
-        &self,
-        candidate: &Candidate,
-        term: Term,
-        sequence: u64,
-    ) -> Answer<(Renewal, Option<Directives>)> {
-        let Some(led) = self.led() else { return Ok((self.renew(candidate, term, sequence).await?, None)) };
-        let shards = [candidate.shard.clone(), self.shards[led.0].clone()];
-        let Renewed { renewal, orders } = self.renew_and_read(candidate, term, sequence, &shards).await?;
-        let read = |notes: Vec<Option<Note>>| {
-            let [all, own] = notes.try_into().ok()?;
-            let (all, own) =
-                (Orders::read(all.as_ref(), &shards[0]).ok()?, Orders::read(own.as_ref(), &shards[1]).ok()?);
-            // The slot may have been released meanwhile.
-            (self.led() == Some(led)).then(|| self.leader_directives(led, &all, &own))
-        };
-        Ok((renewal, orders.and_then(read)))
-    }
-
-    fn leader_directives(&self, (slot, term): (usize, Term), all: &Orders, own: &Orders) -> Directives {
+    pub(super) fn leader_directives(&self, (slot, term): (usize, Term), all: &Orders, own: &Orders) -> Directives {
         let pause = pause_of_all(all, &self.candidate);
         let mut directives = own.directives(&self.candidate);
         let now = BootInstant::now();

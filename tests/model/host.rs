@@ -332,7 +332,7 @@ impl Host {
                 self.lets_go = true;
                 self.send(Request::Release { term, known: cx.store.known_write() }, false, cx);
             }
-            Action::Start { term, deadline } => {
+            Action::Start { term, deadline, .. } => {
                 assert!(self.leadership.is_none(), "a second tree on one host");
                 self.starting = Some((term, deadline));
                 if cx.world.start == Start::AtOnce {

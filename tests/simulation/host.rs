@@ -13,7 +13,7 @@ use leaderrun::internals::runner::driver::{self, Host, Options};
 use leaderrun::internals::slots::Campaign;
 use leaderrun::internals::store::{
     Administration, Claim, Delivery, Finding, Leases, Note, Notes, Observation, Page, Release, Renewed, Report, Store,
-    StoreError,
+    StoreError, Takeover,
 };
 use leaderrun::internals::time::BootInstant;
 use std::io;
@@ -293,7 +293,14 @@ impl Host for Body {
         }
     }
 
-    fn start(&mut self, candidate: &Candidate, term: Term, deadline: Deadline, _: &Campaign) -> Result<(), StartError> {
+    fn start(
+        &mut self,
+        candidate: &Candidate,
+        term: Term,
+        deadline: Deadline,
+        _: Takeover,
+        _: &Campaign,
+    ) -> Result<(), StartError> {
         let (own, lease) = ((self.process.clone(), self.tell.clone()), (candidate.clone(), term));
         let running = Running::start(&self.machine, own, lease, deadline);
         let mut state = self.machine.state();
