@@ -56,7 +56,7 @@ use crate::store::{Answer, Claim, Delivery, ErrorKind};
 use crate::time::BootInstant;
 use random::Random;
 use standby_tasks::StandbyTasks;
-use state::{Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting, log_is_due};
+use state::{LEAST_PAUSE, Leadership, Releasing, Request, Standby, State, Then, Tree, Trouble, Waiting, log_is_due};
 use std::mem::take;
 use std::time::Duration;
 
@@ -135,8 +135,8 @@ impl Election {
             standby_tasks: StandbyTasks::DEAD,
             late: Late::default(),
         };
-        let state = core.become_standby(now);
-        Self { core, state }
+        core.begin_waiting(now);
+        Self { core, state: State::Standby(Standby::about_to(Request::Claim, now)) }
     }
 
     /// The next instant at which [`Event::Tick`] is due.
@@ -177,17 +177,13 @@ impl Election {
     /// Whether to wait for a change in the store ([`Event::Changed`]). True only after a claim was refused: before that
     /// there is nothing to wait for.
     pub fn wants_change(&self) -> bool {
-        match &self.state {
-            State::Standby(standby) => {
-                self.core.settings.delivery != Delivery::Poll
-                    && standby.request.is_none()
-                    && standby.intent == Request::Look
-                    // While the store is unreachable, the standby asks it now and then instead.
-                    && standby.failures == 0
-                    && self.core.waiting.holder.is_some()
-            }
-            State::Withdrawing { .. } | State::Leading(_) | State::Releasing(_) | State::Ended => false,
-        }
+        let State::Standby(standby) = &self.state else { return false };
+        self.core.settings.delivery != Delivery::Poll
+            && standby.request.is_none()
+            && standby.intent == Request::Look
+            // While the store is unreachable, the standby asks it now and then instead.
+            && standby.failures == 0
+            && self.core.waiting.holder.is_some()
     }
 
     pub fn is_standby(&self) -> bool {
@@ -245,7 +241,10 @@ impl Core {
             Event::Observed { answer } => self.observed(now, state, answer),
             Event::Changed(reported) => self.changed(now, state.standby()?, reported),
             Event::Doubted => {
-                state.leading()?.doubted(now);
+                // Only the store knows whether the lease was lost.
+                let leadership = state.leading()?;
+                let soonest = now.max(leadership.last_sent.plus(LEAST_PAUSE));
+                leadership.next_renewal = leadership.next_renewal.min(soonest);
                 None
             }
             Event::Renewed { sent, answer, orders } => self.renewed(now, state.leading()?, sent, answer, orders),
@@ -380,7 +379,12 @@ impl Core {
                 State::Standby(Standby::about_to(Request::Claim, now.plus(pause)))
             }
             Then::Held(hold) => match hold.why {
-                HeldBack::StandingBack(term) => self.stand_back(now, term, hold),
+                HeldBack::StandingBack(term) => {
+                    // The lease was released, so other candidates can take it from now on.
+                    self.standing_back = Some((term, now.plus(hold.left.unwrap_or_default())));
+                    let next = self.next_claim(now);
+                    self.wait_on(now, hold, Standby::about_to(Request::Claim, next))
+                }
                 HeldBack::Paused | HeldBack::HandedOver(_) => self.wait_on_hold(now, hold),
             },
         }

@@ -5,6 +5,7 @@ use super::{CommandEnd, Core, Ended, Notice};
 use crate::exit::StartError;
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use strum::Display;
 
 /// How a hook ended.
@@ -36,15 +37,10 @@ impl Core {
     /// COMMAND will not be started, because its hook ended like this.
     pub(super) fn unready(&mut self, now: BootInstant, leadership: &mut Leadership, end: HookEnd) {
         let timing = self.settings.timing;
-        let time = match end {
-            // The hook got the stop signal, and has the rest of its time.
-            HookEnd::Cut => timing.stop_time().saturating_add(timing.hooks.pre_start),
-            HookEnd::Exited(_) | HookEnd::Signalled(_) | HookEnd::NotStarted(_) | HookEnd::TimedOut => {
-                timing.stop_time()
-            }
-        };
+        // A hook that is cut got the stop signal, and has the rest of its time.
+        let rest = if end == HookEnd::Cut { timing.hooks.pre_start } else { Duration::ZERO };
         leadership.unready = true;
-        leadership.seize_after(now, time);
+        leadership.seize_after(now, timing.stop_time().saturating_add(rest));
         if leadership.ending.is_none() {
             self.say(Notice::Unready(end));
             leadership.ending = Some(Ended::Unready(end));

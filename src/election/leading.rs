@@ -8,10 +8,10 @@
 use super::job_gate::{Entry, Permit};
 use super::restart::Runs;
 use super::rotation::Rotation;
-use super::state::{LEAST_PAUSE, Leadership, Reading, Releasing, State, Then, Tree};
+use super::state::{LEAST_PAUSE, Leadership, Reading, Releasing, Settling, State, Then, Tree};
 use super::{
     Action, CommandEnd, Core, Directives, Ended, HeldBack, Hold, Loss, Next, Notice, OnLoss, Outcome, Patience, Ran,
-    STOPPED, Stop, TreeEvent,
+    STOPPED, Stop, TreeEvent, WITHDRAWAL,
 };
 use crate::store::{Answer, Grant, Renewal};
 use crate::time::BootInstant;
@@ -23,7 +23,12 @@ const UNDYING_AFTER: Duration = Duration::from_secs(10);
 impl Core {
     /// Does what is due while the candidate leads: requests first, and then what the time means for the tree.
     pub(super) fn pass_leading(&mut self, now: BootInstant, leadership: &mut Leadership) -> Next {
-        self.end_the_wait(now, leadership);
+        if let Tree::Idle { not_before } = &mut leadership.tree
+            && not_before.is_some_and(|not_before| now >= not_before)
+        {
+            *not_before = None;
+            self.prepare_start(now, leadership);
+        }
         self.renew_if_due(now, leadership);
         if now >= leadership.reading_due() {
             leadership.reading.in_flight = Some(now);
@@ -40,29 +45,50 @@ impl Core {
             leadership.rotation.next = BootInstant::NEVER;
             self.actions.push(Action::CountStandbys);
         }
+        let deadline = self.deadline(leadership);
         match leadership.tree {
-            Tree::Idle { .. } => self.pass_without_a_tree(now, leadership),
-            Tree::Alive { seize_at, overrun_at } => self.pass_with_a_tree(now, leadership, seize_at, overrun_at),
+            Tree::Idle { .. } if now >= deadline.kill_at => return self.lost(now, leadership, Loss::DeadlinePassed),
+            Tree::Idle { not_before } => {
+                // Starts COMMAND as soon as everything allows it.
+                if not_before.is_none()
+                    && leadership.reading.cleared
+                    && leadership.entry.permit != Permit::Missing
+                    && self.standby_tasks.are_dead()
+                    && leadership.valid_until.since(now) >= self.least_to_start()
+                {
+                    let begins = now.plus(self.settings.timing.hooks.pre_start);
+                    let overrun_at = self.settings.max_run.map_or(BootInstant::NEVER, |most| begins.plus(most));
+                    leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
+                    leadership.begin_run(now);
+                    self.actions.push(Action::Start { term: leadership.term, deadline, takeover: leadership.takeover });
+                }
+            }
+            Tree::Alive { seize_at, overrun_at } => {
+                // Kills the tree without the guard when the guard is late.
+                if now >= self.backstop_at(leadership).min(seize_at) {
+                    leadership.tree = Tree::Seized { tell_at: now.plus(UNDYING_AFTER) };
+                    self.actions.push(Action::Seize);
+                }
+                if leadership.ending.is_none() {
+                    if now >= deadline.term_at {
+                        return self.lost(now, leadership, Loss::DeadlinePassed);
+                    }
+                    if now >= overrun_at {
+                        self.overran(now, leadership);
+                    }
+                }
+            }
             Tree::Seized { tell_at } => {
                 if now >= tell_at {
                     leadership.tree = Tree::Seized { tell_at: BootInstant::NEVER };
                     self.say(Notice::Undying(UNDYING_AFTER));
                 }
-                None
             }
         }
+        None
     }
 
-    /// Prepares the start of COMMAND once it need not wait any longer.
-    fn end_the_wait(&self, now: BootInstant, leadership: &mut Leadership) {
-        if let Tree::Idle { not_before } = &mut leadership.tree
-            && not_before.is_some_and(|not_before| now >= not_before)
-        {
-            *not_before = None;
-            self.prepare_start(now, leadership);
-        }
-    }
-
+    /// COMMAND need not wait any longer.
     pub(super) fn prepare_start(&self, now: BootInstant, leadership: &mut Leadership) {
         leadership.reading.begin_again(now);
         if leadership.valid_until.since(now) < self.least_to_start() {
@@ -87,52 +113,6 @@ impl Core {
         leadership.last_sent = now;
         leadership.next_renewal = now.plus(self.patience(now, leadership));
         self.actions.push(Action::Renew { term: leadership.term, sequence: leadership.sequence });
-    }
-
-    /// Starts COMMAND as soon as everything allows it.
-    fn pass_without_a_tree(&mut self, now: BootInstant, leadership: &mut Leadership) -> Next {
-        let timing = self.settings.timing;
-        let deadline = self.deadline(leadership);
-        if now >= deadline.kill_at {
-            return self.lost(now, leadership, Loss::DeadlinePassed);
-        }
-        if matches!(leadership.tree, Tree::Idle { not_before: None })
-            && leadership.reading.cleared
-            && leadership.entry.permit != Permit::Missing
-            && self.standby_tasks.are_dead()
-            && leadership.valid_until.since(now) >= self.least_to_start()
-        {
-            let overrun_at =
-                self.settings.max_run.map_or(BootInstant::NEVER, |most| now.plus(timing.hooks.pre_start).plus(most));
-            leadership.tree = Tree::Alive { seize_at: BootInstant::NEVER, overrun_at };
-            leadership.begin_run(now);
-            self.actions.push(Action::Start { term: leadership.term, deadline, takeover: leadership.takeover });
-        }
-        None
-    }
-
-    /// Stops COMMAND when its time is over, and kills it without the guard when the guard is late.
-    fn pass_with_a_tree(
-        &mut self,
-        now: BootInstant,
-        leadership: &mut Leadership,
-        seize_at: BootInstant,
-        overrun_at: BootInstant,
-    ) -> Next {
-        let deadline = self.deadline(leadership);
-        if now >= self.backstop_at(leadership).min(seize_at) {
-            leadership.tree = Tree::Seized { tell_at: now.plus(UNDYING_AFTER) };
-            self.actions.push(Action::Seize);
-        }
-        if leadership.ending.is_none() {
-            if now >= deadline.term_at {
-                return self.lost(now, leadership, Loss::DeadlinePassed);
-            }
-            if now >= overrun_at {
-                self.overran(now, leadership);
-            }
-        }
-        None
     }
 
     pub(super) fn lead(&mut self, now: BootInstant, sent: BootInstant, grant: &Grant) -> Leadership {
@@ -262,7 +242,7 @@ impl Core {
             }
             TreeEvent::Ended(end) => {
                 leadership.end = Some(end);
-                leadership.runs.end_of_run(now);
+                leadership.runs.ended.get_or_insert(now);
                 leadership.seize_after(now, self.settings.timing.stop_time());
                 leadership.ending.get_or_insert(Ended::ByItself(end));
             }
@@ -270,16 +250,11 @@ impl Core {
             TreeEvent::Unready(end) => self.unready(now, leadership, end),
             TreeEvent::Unhealthy(unhealthy) => self.unhealthy(now, leadership, unhealthy),
             TreeEvent::Interrupted(interrupt) => leadership.interrupted = Some(interrupt),
-            TreeEvent::Overran => {
-                if leadership.ending.is_none() {
-                    self.overran(now, leadership);
-                }
+            TreeEvent::Overran if leadership.ending.is_none() => self.overran(now, leadership),
+            TreeEvent::DeadlineReached if leadership.ending.is_none() => {
+                return self.lost(now, leadership, Loss::DeadlinePassed);
             }
-            TreeEvent::DeadlineReached => {
-                if leadership.ending.is_none() {
-                    return self.lost(now, leadership, Loss::DeadlinePassed);
-                }
-            }
+            TreeEvent::Overran | TreeEvent::DeadlineReached => {}
             TreeEvent::GuardFailed => {
                 // The backstop kills the tree now, if it does not fail as well.
                 leadership.seize_after(now, Duration::ZERO);
@@ -299,7 +274,12 @@ impl Core {
         }
         self.say(Notice::Lost(loss.clone()));
         match leadership.tree {
-            Tree::Idle { .. } => Some(self.lost_without_a_tree(now, leadership, loss)),
+            Tree::Idle { .. } => {
+                self.ends_between_runs(now, leadership, Ended::Lost(loss.clone()));
+                self.end_leadership();
+                let then = self.after_loss(loss);
+                Some(self.release(now, leadership, then, None, self.settings.shares_lock))
+            }
             Tree::Alive { .. } | Tree::Seized { .. } => {
                 self.lost_with_a_tree(now, leadership, loss);
                 None
@@ -307,42 +287,20 @@ impl Core {
         }
     }
 
-    fn lost_without_a_tree(&mut self, now: BootInstant, leadership: &Leadership, loss: Loss) -> State {
-        self.ends_between_runs(now, leadership, Ended::Lost(loss.clone()));
-        self.end_leadership();
-        let then = self.after_loss(loss);
-        let ours = self.settings.shares_lock;
-        if ours || leadership.entry.begun {
-            self.release(now, leadership, then, None, ours)
-        } else {
-            self.go_on(now, then)
-        }
-    }
-
     fn lost_with_a_tree(&mut self, now: BootInstant, leadership: &mut Leadership, loss: Loss) {
-        let restarts = matches!(leadership.ending, Some(Ended::ByItself(end)) if self.would_restart(leadership, end));
         let definite = loss.is_certain();
         let reason = loss.reason();
         let first = leadership.ending.is_none();
         // An orderly stop that is followed by a loss keeps its exit status, but has to hurry.
-        match &mut leadership.ending {
-            None => leadership.ending = Some(Ended::Lost(loss)),
+        let is_lost = match leadership.ending {
+            None => true,
             // Without this, COMMAND would be started again once its tree is dead.
-            Some(Ended::ByItself(_)) if restarts && definite => leadership.ending = Some(Ended::Lost(loss)),
-            Some(Ended::Lost(cause)) if definite => *cause = loss,
-            Some(
-                Ended::Lost(_)
-                | Ended::ByItself(_)
-                | Ended::NotStarted(_)
-                | Ended::Unready(_)
-                | Ended::Asked(_)
-                | Ended::Overran
-                | Ended::Paused
-                | Ended::SteppedDown
-                | Ended::GaveUp { .. }
-                | Ended::Relinquished
-                | Ended::Unhealthy(_),
-            ) => {}
+            Some(Ended::ByItself(end)) => definite && self.would_restart(leadership, end),
+            Some(Ended::Lost(_)) => definite,
+            Some(_) => false,
+        };
+        if is_lost {
+            leadership.ending = Some(Ended::Lost(loss));
         }
         if definite {
             leadership.next_renewal = BootInstant::NEVER;
@@ -383,10 +341,8 @@ impl Core {
         }
         let ours = self.settings.shares_lock || !leadership.is_lost_for_certain();
         let ending = leadership.ending.take().unwrap_or(Ended::Lost(Loss::GuardFailed));
-        let term = leadership.term;
-        let may_be_booked = leadership.entry.begun;
         // The entry of a run that never started is removed.
-        let has_run = may_be_booked && !leadership.unready;
+        let has_run = leadership.entry.begun && !leadership.unready;
         if has_run && leadership.end == Some(CommandEnd::Exited(0)) && !matches!(ending, Ended::ByItself(_)) {
             // A COMMAND that was stopped may exit with 0. That does not mean that the job is done.
             leadership.end = Some(leadership.asked.map_or(STOPPED, CommandEnd::Signalled));
@@ -395,13 +351,10 @@ impl Core {
             self.unhealthy = 0;
         }
         self.end_leadership();
-        self.actions.push(Action::Ended { term, how: ending.clone() });
+        self.actions.push(Action::Ended { term: leadership.term, how: ending.clone() });
         let then = self.after_end(now, ending.clone(), leadership, has_run);
-        Some(if ours || may_be_booked {
-            self.release(now, leadership, then, has_run.then_some(Ran { how: ending, end: leadership.end }), ours)
-        } else {
-            self.go_on(now, then)
-        })
+        let ran = has_run.then_some(Ran { how: ending, end: leadership.end });
+        Some(self.release(now, leadership, then, ran, ours))
     }
 
     /// What the candidate does after a leadership that ended like this.
@@ -427,7 +380,9 @@ impl Core {
         // A job leaves after its last run, whatever ended that.
         let has_run = has_run && !again;
         let hold = match ending {
-            Ended::ByItself(_) | Ended::Overran | Ended::Unhealthy(_) if again => self.after_failed_run(term),
+            Ended::ByItself(_) | Ended::Overran | Ended::Unhealthy(_) if again => {
+                Hold::standing_back(term, "after a run that failed", self.turn())
+            }
             Ended::ByItself(end) => {
                 return Then::End(match leadership.interrupted {
                     Some(interrupt) if end == CommandEnd::Signalled(interrupt.signal) => Outcome::EndedByKey(interrupt),
@@ -486,26 +441,30 @@ impl Core {
         self.release(now, leadership, then, None, true)
     }
 
-    /// Begins the release. A run that may be booked is settled first.
-    fn release(&self, now: BootInstant, leadership: &Leadership, then: Then, ran: Option<Ran>, ours: bool) -> State {
-        let releasing = Releasing::begun(now, Some(leadership.term), then, leadership.valid_until.since(now));
-        State::Releasing(if leadership.entry.begun {
-            releasing.settle_first(now, ran, ours, self.settings.timing.lease)
-        } else {
-            releasing
-        })
+    /// Begins the release, if the lease is `ours`. A run that may be booked is settled first.
+    fn release(
+        &mut self,
+        now: BootInstant,
+        leadership: &Leadership,
+        then: Then,
+        ran: Option<Ran>,
+        ours: bool,
+    ) -> State {
+        let booked = leadership.entry.begun;
+        if !ours && !booked {
+            return self.go_on(now, then);
+        }
+        let mut releasing = Releasing::begun(now, Some(leadership.term), then, leadership.valid_until.since(now));
+        releasing.ours = ours;
+        if booked {
+            let time = (releasing.give_up.since(now) / 2).max(WITHDRAWAL).min(self.settings.timing.lease);
+            releasing.settling = Some(Settling { ran, give_up: now.plus(time), asked: false });
+        }
+        State::Releasing(releasing)
     }
 
     fn end_leadership(&mut self) {
         self.trouble = None;
         self.actions.push(Action::ForgetRenewals);
-    }
-}
-
-impl Leadership {
-    /// Makes the next renewal due at once: only the store knows whether the lease was lost.
-    pub(super) fn doubted(&mut self, now: BootInstant) {
-        let soonest = now.max(self.last_sent.plus(LEAST_PAUSE));
-        self.next_renewal = self.next_renewal.min(soonest);
     }
 }

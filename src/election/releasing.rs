@@ -5,7 +5,7 @@
 //! to wait for the end of the lease.
 
 use super::state::{Releasing, Settling, Then};
-use super::{Action, Core, Next, Notice, Outcome, Ran, WITHDRAWAL};
+use super::{Action, Core, Next, Notice, Outcome, WITHDRAWAL};
 use crate::lease::Term;
 use crate::store::{Answer, Release};
 use crate::time::BootInstant;
@@ -24,13 +24,6 @@ impl Releasing {
             failures: 0,
             error: None,
         }
-    }
-
-    /// Writes into the ledger before the release, or instead of it if the lease is no longer ours.
-    pub(super) fn settle_first(self, now: BootInstant, ran: Option<Ran>, ours: bool, lease: Duration) -> Self {
-        let half = self.give_up.since(now) / 2;
-        let give_up = now.plus(half.max(WITHDRAWAL).min(lease));
-        Self { settling: Some(Settling { ran, give_up, asked: false }), ours, ..self }
     }
 }
 

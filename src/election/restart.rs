@@ -25,7 +25,7 @@ pub(super) struct Runs {
     /// When the last one began.
     began: BootInstant,
     /// When COMMAND ended in it. Its descendants may live longer.
-    ended: Option<BootInstant>,
+    pub(super) ended: Option<BootInstant>,
     /// Restarts since a run that lasted at least [`Restart::healthy`].
     restarts: u32,
     /// How the last one ended, while COMMAND waits to be started again.
@@ -41,19 +41,6 @@ impl Runs {
     pub(super) fn begin_run(&mut self, now: BootInstant) {
         self.began = now;
         self.ended = None;
-    }
-
-    pub(super) fn end_of_run(&mut self, now: BootInstant) {
-        self.ended.get_or_insert(now);
-    }
-}
-
-impl Restart {
-    fn wants(&self, end: CommandEnd) -> bool {
-        match (end, self.when) {
-            (CommandEnd::Exited(0), RestartWhen::OnFailure) => false,
-            (CommandEnd::Exited(_) | CommandEnd::Signalled(_), RestartWhen::OnFailure | RestartWhen::Always) => true,
-        }
     }
 }
 
@@ -84,7 +71,8 @@ impl Core {
 
     /// Whether a COMMAND that ended like this is started again, if nothing else has come since.
     pub(super) fn would_restart(&self, leadership: &Leadership, end: CommandEnd) -> bool {
-        leadership.interrupted.is_none() && self.settings.restart.is_some_and(|restart| restart.wants(end))
+        let wants = |restart: Restart| restart.when == RestartWhen::Always || end != CommandEnd::Exited(0);
+        leadership.interrupted.is_none() && self.settings.restart.is_some_and(wants)
     }
 
     /// A leadership without a tree is about to end. If COMMAND was started in it, records the end and begins a new
@@ -98,13 +86,11 @@ impl Core {
 
     /// The tree is dead. Returns whether the leadership goes on with another run of COMMAND.
     pub(super) fn restarts(&mut self, now: BootInstant, leadership: &mut Leadership) -> bool {
-        let (Some(restart), Some(Ended::ByItself(end)), None) =
-            (self.settings.restart, &leadership.ending, leadership.asked)
-        else {
+        let (Some(restart), Some(Ended::ByItself(end))) = (self.settings.restart, &leadership.ending) else {
             return false;
         };
         let end = *end;
-        if !self.would_restart(leadership, end) {
+        if leadership.asked.is_some() || !self.would_restart(leadership, end) {
             return false;
         }
         let runs = &mut leadership.runs;
@@ -119,12 +105,11 @@ impl Core {
         }
         runs.restarts += 1;
         runs.waiting = Some(end);
-        let restart_number = runs.restarts;
-        let limit = restart.limit;
-        let pause = self.random.grown(restart.delay, restart_number, LONGEST_PAUSE.max(restart.delay));
+        let number = runs.restarts;
+        let pause = self.random.grown(restart.delay, number, LONGEST_PAUSE.max(restart.delay));
         leadership.ending = None;
         leadership.tree = Tree::Idle { not_before: Some(now.plus(pause)) };
-        self.say(Notice::Restarting { end, pause, restart: restart_number, limit });
+        self.say(Notice::Restarting { end, pause, restart: number, limit: restart.limit });
         true
     }
 }

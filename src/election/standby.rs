@@ -24,11 +24,16 @@ const UNWATCHED: u32 = 3;
 impl Core {
     pub(super) fn pass_standby(&mut self, now: BootInstant, standby: &mut Standby) -> Next {
         if now >= self.waiting.until {
-            let outcome = self.outcome_of_waiting();
+            let outcome = match &self.waiting.error {
+                Some(error) => Outcome::Unreachable(error.message.clone()),
+                None if !self.worked => Outcome::Unreachable("the store did not answer in time".to_owned()),
+                None => Outcome::NotAcquired(self.waiting.obstacle()),
+            };
             return Some(self.leave(now, standby, outcome));
         }
         if standby.request.is_none() && now >= standby.next {
-            if standby.intent == Request::Claim && self.stands_back(now) {
+            let stands_back = self.standing_back.is_some_and(|(_, until)| now < until);
+            if standby.intent == Request::Claim && stands_back {
                 standby.intent = Request::Look;
             }
             standby.request = Some(standby.intent);
@@ -96,20 +101,18 @@ impl Core {
         self.waiting = Waiting { until, error: None, holder: None, hold: None };
     }
 
-    pub(super) fn become_standby(&mut self, now: BootInstant) -> State {
-        self.begin_waiting(now);
-        State::Standby(Standby::about_to(Request::Claim, now))
-    }
-
     pub(super) fn held_by(&mut self, now: BootInstant, standby: &Standby, holder: Holder) -> State {
         self.store_answered();
-        self.another_leads(&holder);
+        self.standing_back.take_if(|(term, _)| holder.term != Some(*term));
         self.waits_behind(&holder);
         // A candidate that does not wait behind another one still waits while nobody may start.
         if self.settings.patience == Patience::Once && holder.doubt.is_none() {
             return self.leave(now, standby, Outcome::NotAcquired(Some(Obstacle::from(holder))));
         }
-        let after_expiry = self.after_expiry(&holder);
+        // No event reports a crash, so a standby looks shortly after the end of the lease that it saw. A live leader has
+        // renewed by then, so this costs about one look per lease.
+        let lease = kept(self.settings.timing.lease);
+        let after_expiry = holder.expires_in.unwrap_or(lease).min(lease) + self.random.between(LOOK_AFTER_EXPIRY);
         // The hook that learns who leads has to look, where a standby would not otherwise.
         let kernel = self.settings.standby_tasks.then(|| self.random.about(self.settings.timing.retry_interval));
         let pause = match self.settings.delivery {
@@ -117,10 +120,10 @@ impl Core {
             Delivery::Push => Some(after_expiry),
             Delivery::Kernel => kernel,
         };
-        let next = match pause {
-            _ if standby.changed_meanwhile => Standby::about_to(Request::Claim, now),
-            Some(pause) => Standby::about_to(Request::Look, now.plus(pause)),
-            None => Standby::about_to(Request::Look, BootInstant::NEVER),
+        let next = if standby.changed_meanwhile {
+            Standby::about_to(Request::Claim, now)
+        } else {
+            Standby::about_to(Request::Look, pause.map_or(BootInstant::NEVER, |pause| now.plus(pause)))
         };
         let known = self.waiting.holder.as_ref();
         if known.map(|known| (&known.owner, known.term)) != Some((&holder.owner, holder.term)) {
@@ -141,14 +144,6 @@ impl Core {
         }
     }
 
-    /// No event reports a crash, so a standby looks shortly after the end of the lease that it saw, and not all
-    /// standbys at once. A live leader has renewed by then, so this costs about one look per lease.
-    pub(super) fn after_expiry(&mut self, holder: &Holder) -> Duration {
-        let lease = kept(self.settings.timing.lease);
-        let left = holder.expires_in.unwrap_or(lease).min(lease);
-        left + self.random.between(LOOK_AFTER_EXPIRY)
-    }
-
     pub(super) fn standby_failed(
         &mut self,
         now: BootInstant,
@@ -166,14 +161,6 @@ impl Core {
         self.waiting.error = Some(error.clone());
         self.in_trouble(now, error.message, true);
         None
-    }
-
-    pub(super) fn outcome_of_waiting(&self) -> Outcome {
-        match &self.waiting.error {
-            Some(error) => Outcome::Unreachable(error.message.clone()),
-            None if !self.worked => Outcome::Unreachable("the store did not answer in time".to_owned()),
-            None => Outcome::NotAcquired(self.waiting.obstacle()),
-        }
     }
 
     /// A standby leaves: at once, unless its claim is under way or in doubt.

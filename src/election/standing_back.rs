@@ -8,10 +8,9 @@
 //! - The record that was given up may still be in the store, under our own name. Only another term shows that another
 //!   candidate has led.
 
-use super::state::{LEAST_PAUSE, Request, Standby, State};
+use super::state::LEAST_PAUSE;
 use super::{Core, HeldBack, Hold, HookEnd};
 use crate::lease::Term;
-use crate::store::Holder;
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -29,11 +28,6 @@ impl Hold {
 impl Core {
     pub(super) fn after_rotation(&self, term: Term) -> Hold {
         Hold::standing_back(term, "after this candidate's turn", self.turn())
-    }
-
-    /// A job's run failed, and may be repeated.
-    pub(super) fn after_failed_run(&self, term: Term) -> Hold {
-        Hold::standing_back(term, "after a run that failed", self.turn())
     }
 
     /// There may be no other candidate, or COMMAND may fail on every host. This is then the pause before more restarts.
@@ -55,7 +49,7 @@ impl Core {
         Hold::standing_back(term, "because the command was unhealthy here", left)
     }
 
-    fn turn(&self) -> Duration {
+    pub(super) fn turn(&self) -> Duration {
         (4 * self.settings.timing.retry_interval).max(LEAST_HOLD)
     }
 
@@ -67,17 +61,6 @@ impl Core {
         self.random.about(pause).max(first)
     }
 
-    /// The lease of `term` was released, so other candidates can take it from now on.
-    pub(super) fn stand_back(&mut self, now: BootInstant, term: Term, hold: Hold) -> State {
-        self.standing_back = Some((term, now.plus(hold.left.unwrap_or_default())));
-        let next = self.next_claim(now);
-        self.wait_on(now, hold, Standby::about_to(Request::Claim, next))
-    }
-
-    pub(super) fn stands_back(&self, now: BootInstant) -> bool {
-        self.standing_back.is_some_and(|(_, until)| now < until)
-    }
-
     /// When to claim a lease that was seen free. A candidate that stands back first looks whether another one has led.
     pub(super) fn next_claim(&mut self, now: BootInstant) -> BootInstant {
         match self.standing_back {
@@ -87,10 +70,5 @@ impl Core {
             }
             Some(_) | None => now,
         }
-    }
-
-    /// Ends standing back once another candidate leads.
-    pub(super) fn another_leads(&mut self, holder: &Holder) {
-        self.standing_back.take_if(|(term, _)| holder.term != Some(*term));
     }
 }
