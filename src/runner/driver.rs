@@ -192,9 +192,8 @@ impl Driver {
             // Like the answers to renewals, a leader's answer does not matter after its leadership.
             Action::ReadOrders if self.election.is_leading() => self.tasks.ask(Kind::Renewal, requests.orders()),
             Action::ReadOrders => self.ask(requests.orders()),
-            Action::CountStandbys => {
-                self.tasks.ask(Kind::Renewal, requests.count_standbys(self.options.counts));
-            }
+            Action::CountStandbys if self.options.counts => self.tasks.ask(Kind::Renewal, requests.count_standbys()),
+            Action::CountStandbys => self.events.push_back(Event::Counted { answer: Ok(None) }),
             Action::Book { term, behind } => self.tasks.ask(Kind::Entry, requests.book(term, behind)),
             Action::Settle { term, ran } => self.tasks.ask(Kind::Entry, requests.settle(term, ran)),
             Action::ForgetHandover { term } => {

@@ -38,12 +38,15 @@ const START_PATIENCE: Duration = Duration::from_secs(15);
 /// One end of a line, with readiness events.
 type Ear = AsyncFd<Owned<Line>>;
 
+const GUARD: usize = 0;
+const BACKSTOP: usize = 1;
+
 /// One tree, from the start of its guard to the proof of its end.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "five facts that become true in any order")]
 pub struct GuardHandle {
-    guard: Ear,
-    backstop: Ear,
+    /// The lines to guard and backstop.
+    ears: [Ear; 2],
+    closed: [bool; 2],
     limit: Limit,
     /// Some until the backstop has been reaped.
     backstop_pid: Option<Pid>,
@@ -55,11 +58,9 @@ pub struct GuardHandle {
     seized: bool,
     /// When to kill again what is left of the tree.
     look_at: Instant,
-    guard_closed: bool,
     /// When the backstop counts as frozen. Some while it has not started the guard, and once the guard is gone: a
     /// backstop that works then ends as well.
     guard_missed_at: Option<Instant>,
-    backstop_closed: bool,
     /// True if the backstop reported that it has no descendant left.
     proven: bool,
     /// True if [`TreeEvent::Dead`] was reported.
@@ -98,9 +99,9 @@ impl GuardHandle {
         let tree = command.containment.new_tree()?;
         Self::start_in(&tree, command, candidate, term, deadline, lease_files)
             .inspect_err(|_| tree.leaf().into_iter().for_each(Leaf::remove))
-            .map(|(guard, backstop, limit, backstop_pid)| Self {
-                guard,
-                backstop,
+            .map(|(ears, limit, backstop_pid)| Self {
+                ears,
+                closed: [false; 2],
                 limit,
                 backstop_pid: Some(backstop_pid),
                 guard_pid: None,
@@ -108,8 +109,6 @@ impl GuardHandle {
                 seized: false,
                 guard_missed_at: Some(Instant::now() + START_PATIENCE),
                 look_at: Instant::now(),
-                guard_closed: false,
-                backstop_closed: false,
                 proven: false,
                 dead: false,
                 late: [Duration::ZERO; 2],
@@ -124,7 +123,7 @@ impl GuardHandle {
         term: Term,
         deadline: Deadline,
         lease_files: &[BorrowedFd<'_>],
-    ) -> io::Result<(Ear, Ear, Limit, Pid)> {
+    ) -> io::Result<([Ear; 2], Limit, Pid)> {
         let leaf = tree.leaf();
         let spec = GuardSpec {
             plan: command.plan.clone(),
@@ -146,12 +145,11 @@ impl GuardHandle {
         inherited.extend(leaf.map(Leaf::directory));
         inherited.extend(lease_files);
         let arguments: Vec<_> = inherited.iter().map(|file| file.as_raw_fd().to_string().into()).collect();
-        let guard = sys::watch(guard)?;
-        let backstop = sys::watch(backstop)?;
+        let ears = [sys::watch(guard)?, sys::watch(backstop)?];
         let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
         let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;
         let backstop_pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
-        Ok((guard, backstop, limit, backstop_pid))
+        Ok((ears, limit, backstop_pid))
     }
 
     pub fn extend(&self, deadline: Deadline) {
@@ -216,8 +214,8 @@ impl GuardHandle {
                 self.look_at = Instant::now() + next.since(BootInstant::now());
                 return GuardEvent::Seizing;
             }
-            let guard_closed = self.guard_closed;
-            let backstop_closed = self.backstop_closed;
+            let [guard, backstop] = &self.ears;
+            let [guard_closed, backstop_closed] = self.closed;
             let missed_at = self.guard_missed_at.filter(|_| !self.dead);
             tokio::select! {
                 () = tokio::time::sleep_until(missed_at.unwrap_or(self.look_at)), if missed_at.is_some() => {
@@ -229,8 +227,8 @@ impl GuardHandle {
                         self.tell(TreeEvent::GuardFailed);
                     }
                 }
-                Ok(mut ready) = self.guard.readable(), if !guard_closed => ready.clear_ready(),
-                Ok(mut ready) = self.backstop.readable(), if !backstop_closed => ready.clear_ready(),
+                Ok(mut ready) = guard.readable(), if !guard_closed => ready.clear_ready(),
+                Ok(mut ready) = backstop.readable(), if !backstop_closed => ready.clear_ready(),
                 else => std::future::pending().await,
             }
             self.listen();
@@ -265,36 +263,33 @@ impl GuardHandle {
     }
 
     fn listen(&mut self) {
-        while !self.guard_closed {
-            match self.guard.get_ref().0.hear_report() {
-                Heard::Message(Report::Late(worst), _) => self.hear_late([worst, self.late[1]]),
-                Heard::Message(report, _) => self.hear(report),
-                Heard::Silence => break,
-                Heard::Closed => {
-                    self.guard_closed = true;
-                    self.guard_pid = None;
-                    self.guard_missed_at = Some(Instant::now() + GUARD_PATIENCE);
+        for who in [GUARD, BACKSTOP] {
+            while !self.closed[who] {
+                match self.ears[who].get_ref().0.hear_report() {
+                    Heard::Message(Report::Late(worst), _) => self.hear_late(who, worst),
+                    Heard::Message(report, _) => self.hear(report),
+                    Heard::Silence => break,
+                    Heard::Closed => {
+                        self.closed[who] = true;
+                        if who == GUARD {
+                            self.guard_pid = None;
+                            self.guard_missed_at = Some(Instant::now() + GUARD_PATIENCE);
+                        }
+                    }
                 }
-            }
-        }
-        while !self.backstop_closed {
-            match self.backstop.get_ref().0.hear_report() {
-                Heard::Message(Report::Late(worst), _) => self.hear_late([self.late[0], worst]),
-                Heard::Message(report, _) => self.hear(report),
-                Heard::Silence => break,
-                Heard::Closed => self.backstop_closed = true,
             }
         }
     }
 
     /// Reports the larger one to both, so that they agree, and the backstop does not kill before the guard has.
-    fn hear_late(&mut self, late: [Duration; 2]) {
+    fn hear_late(&mut self, who: usize, late: Duration) {
         let before = self.worst_late();
-        self.late = late;
+        self.late[who] = late;
         let worst = self.worst_late();
         if worst != before {
-            self.order(Order::Late(worst));
-            self.backstop.get_ref().0.order(Order::Late(worst));
+            for ear in &self.ears {
+                ear.get_ref().0.order(Order::Late(worst));
+            }
             self.events.push_back(GuardEvent::Late(worst));
         }
     }
@@ -315,7 +310,7 @@ impl GuardHandle {
                 if let Some(backstop) = self.backstop_pid {
                     self.events.push_back(GuardEvent::Guarded { backstop: backstop.as_raw(), guard: pid });
                 }
-                self.guard_missed_at = self.guard_missed_at.filter(|_| self.guard_closed);
+                self.guard_missed_at = self.guard_missed_at.filter(|_| self.closed[GUARD]);
             }
             Report::Killed { woken, signalled, empty } => tracing::debug!(
                 "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \
@@ -323,7 +318,7 @@ impl GuardHandle {
             ),
             Report::Tree(TreeEvent::Dead) => {
                 // The backstop may wait for this, as a sign that we are not frozen.
-                self.backstop.get_ref().0.hang_up();
+                self.ears[BACKSTOP].get_ref().0.hang_up();
                 // Reported once the backstop itself has been reaped: until then it is one of our processes. While we
                 // kill the tree ourselves, we also check ourselves that it is dead.
                 self.proven |= !self.seized;
@@ -339,7 +334,7 @@ impl GuardHandle {
     }
 
     pub fn order(&self, order: Order) {
-        self.guard.get_ref().0.order(order);
+        self.ears[GUARD].get_ref().0.order(order);
     }
 }
 

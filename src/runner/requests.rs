@@ -65,11 +65,7 @@ impl Requests {
         Event::Ordered { answer: self.within(self.campaign.directives(&self.candidate)).await }
     }
 
-    /// Counts the other standbys. The answer is None if candidates do not announce themselves.
-    pub async fn count_standbys(self, counts: bool) -> Event {
-        if !counts {
-            return Event::Counted { answer: Ok(None) };
-        }
+    pub async fn count_standbys(self) -> Event {
         Event::Counted { answer: self.within(standbys::others(self.store(), &self.candidate)).await.map(Some) }
     }
 
@@ -84,18 +80,18 @@ impl Requests {
     }
 
     pub async fn index(self) {
-        log_if_unwritten(self.within(self.job_gate().index(self.store(), &self.candidate.shard)).await);
+        self.write(self.job_gate().index(self.store(), &self.candidate.shard)).await;
     }
 
     pub async fn forget_handover(self, leader: Arc<Candidate>, term: Term) {
-        log_if_unwritten(self.within(orders::forget_handover(self.store(), &leader.shard, term)).await);
+        self.write(orders::forget_handover(self.store(), &leader.shard, term)).await;
     }
 
     pub async fn save(self, leader: Arc<Candidate>, history: Arc<History>, after: Duration) {
         if !after.is_zero() {
             tokio::time::sleep(after).await;
         }
-        log_if_unwritten(self.within(history.save(self.store(), &leader.shard)).await);
+        self.write(history.save(self.store(), &leader.shard)).await;
     }
 
     pub async fn announce(self) {
@@ -103,7 +99,7 @@ impl Requests {
     }
 
     pub async fn withdraw(self) {
-        log_if_unwritten(self.within(standbys::withdraw(self.store(), &self.candidate)).await);
+        self.write(standbys::withdraw(self.store(), &self.candidate)).await;
     }
 
     /// The candidate, with the shard that it leads now: with slots, that is one slot's own shard.
@@ -122,15 +118,15 @@ impl Requests {
         self.job_gate.as_ref().expect("only a job is booked")
     }
 
+    /// Writes a note. The log has a failure only at debug level: the election reports the store's trouble already.
+    async fn write(&self, note: impl Future<Output = Answer<()>>) {
+        if let Err(error) = self.within(note).await {
+            log_unwritten(&error.message);
+        }
+    }
+
     async fn within<T>(&self, request: impl Future<Output = Answer<T>>) -> Answer<T> {
         within(self.timeout, request).await
-    }
-}
-
-/// Logs a failure to write a note only at debug level: the election reports the store's trouble already.
-fn log_if_unwritten(written: Answer<()>) {
-    if let Err(error) = written {
-        log_unwritten(&error.message);
     }
 }
 

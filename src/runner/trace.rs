@@ -98,7 +98,13 @@ pub fn done(action: &Action, now: BootInstant) -> Option<String> {
         Action::Settle { ran: None, .. } => "remove the run from the ledger: it was not started".to_owned(),
         Action::Start { deadline, .. } => format!("start the command, {}", until(*deadline, now)),
         Action::Extend(deadline) => format!("move the deadline: {}", until(*deadline, now)),
-        Action::Stop(stop) => stops(stop),
+        Action::Stop(Stop::Orderly { reason, kill_after }) => {
+            let then = kill_after.map_or("no SIGKILL".to_owned(), |after| format!("SIGKILL after {}", show(after)));
+            format!("stop the command ({reason}), {then}")
+        }
+        Action::Stop(Stop::Losing { certain: true, .. }) => "stop the command: the lease is lost".to_owned(),
+        Action::Stop(Stop::Losing { certain: false, .. }) => "stop the command: the lease is about to end".to_owned(),
+        Action::Stop(Stop::Kill) => "kill the command".to_owned(),
         Action::Seize => "kill the guard and the tree".to_owned(),
         Action::ForgetRenewals => "ignore answers to renewals from here on".to_owned(),
         Action::StartStandbyTasks => "start the standby tasks".to_owned(),
@@ -161,18 +167,6 @@ fn until(deadline: Deadline, now: BootInstant) -> String {
     let term = deadline.term_at.since(now);
     let kill = deadline.kill_at.since(now);
     format!("stop signal in {}, SIGKILL in {}", show(term), show(kill))
-}
-
-fn stops(stop: &Stop) -> String {
-    match stop {
-        Stop::Orderly { reason, kill_after } => {
-            let then = kill_after.map_or("no SIGKILL".to_owned(), |after| format!("SIGKILL after {}", show(after)));
-            format!("stop the command ({reason}), {then}")
-        }
-        Stop::Losing { certain: true, .. } => "stop the command: the lease is lost".to_owned(),
-        Stop::Losing { certain: false, .. } => "stop the command: the lease is about to end".to_owned(),
-        Stop::Kill => "kill the command".to_owned(),
-    }
 }
 
 fn left(outcome: &Outcome) -> String {
