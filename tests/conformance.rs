@@ -39,10 +39,8 @@ use leaderrun::internals::store::{
 use memory::{Direct, Memory, Server, Style};
 use std::cell::RefCell;
 use std::future::{Ready, ready};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 use support::claims::{self, eventually, granted_in_time, one_wins_every_race, with_lease};
-use support::fleet::PATIENCE;
+use support::prelude::*;
 
 /// Short, for expiry is waited for; whole seconds, for some stores count in them. What wants such a lease to last is told by
 /// [`in_time`].

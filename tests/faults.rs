@@ -7,12 +7,8 @@ mod long_run;
 #[macro_use]
 mod support;
 
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
 use std::thread::sleep;
-use std::time::Duration;
-use support::fleet::{Life, helpers_of, leaderctl, wait_until};
-use support::process::Process;
+use support::prelude::*;
 use support::proxy::NetworkFault;
 use support::random::Random;
 use support::server::{mortal, start_quietly};

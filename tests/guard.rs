@@ -8,19 +8,10 @@ mod last;
 mod late;
 mod support;
 
-use leaderrun::internals::time::BootInstant;
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
-use support::fleet::{Fleet, children_of, helpers_of, leaderrun, wait_until};
-use support::place::Place;
-use support::process::Process;
-use support::said::Runs as _;
-use tempfile::TempDir;
+use support::prelude::*;
 
 const GRACE: &[&str] = &["--kill-after", "300ms", "--stop-timeout", "300ms"];
 

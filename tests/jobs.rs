@@ -4,15 +4,9 @@
 #[macro_use]
 mod support;
 
-use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
-use support::fleet::{ANNOUNCED, leaderrun, processes_naming, wait_until, wait_until_or};
-use support::place::{Place, usual_but};
-use support::said::{Runs as _, Said};
+use std::process::Child;
+use support::prelude::*;
 
 /// A machine that stands still for a while loses no such lease, and nobody waits for its end: what a killed candidate leaves
 /// gives it back.

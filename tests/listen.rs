@@ -3,22 +3,14 @@
 #[macro_use]
 mod support;
 
-use nix::unistd::Pid;
-use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
-use support::fleet::{leaderrun, wait_until, wait_until_or};
 use support::http::{Answer, ask};
-use support::place::Place;
 use support::ports::free_port;
+use support::prelude::*;
 use support::process::told_of;
-use support::said::Runs as _;
-use tempfile::TempDir;
 
 /// As in examples/kubernetes: a probe that has no answer by then has failed.
 const PROBE: Duration = Duration::from_secs(5);

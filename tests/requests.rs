@@ -17,12 +17,9 @@
 mod support;
 
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::thread::sleep;
-use std::time::Duration;
-use support::fleet::{leaderctl, leaderrun, wait_until};
-use support::process::Process;
-use support::server::{Server, prepare};
+use support::prelude::*;
+use support::server::Server;
 use support::{bucket, dynamo, etcd, kubernetes, mysql, nats, postgres, redis, wire};
 
 /// The default timing, also on object storage.

@@ -4,16 +4,9 @@
 #[macro_use]
 mod support;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::Value;
-use std::fs;
-use std::process::{Child, Command, Stdio};
-use support::fleet::{leaderctl, wait_until};
-use support::place::Place;
-use support::said::{Runs as _, Said, objects};
+use std::process::Child;
+use support::prelude::*;
 use support::server::{Server, pid_of};
-use tempfile::TempDir;
 
 const FAULTS: [&str; 9] =
     ["stop", "kill", "kill-guard", "freeze", "stubborn", "slow", "short-partition", "partition", "clock"];

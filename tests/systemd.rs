@@ -5,19 +5,11 @@
 mod support;
 
 use leaderrun::internals::exit;
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::Signal;
 use std::cell::RefCell;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::Duration;
-use support::fleet::{leaderctl, leaderrun, wait_until, wait_until_or};
-use support::place::{Place, usual_but};
-use support::process::Process;
-use support::said::Runs as _;
-use tempfile::TempDir;
+use std::process::ExitStatus;
+use support::prelude::*;
 
 /// The lease outlasts a stall of the machine, unless a test waits for its end.
 const TIMING: [&str; 8] = ["--lease", "30s", "--renew", "500ms", "--kill-after", "500ms", "--retry", "200ms"];

@@ -1,14 +1,9 @@
 //! A host of its own for one candidate, gone with everything in it when this is dropped: `programs/host.c`.
 
-use crate::support::fleet::{children_of, wait_until_or};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use crate::support::prelude::*;
+use std::fs::File;
+use std::process::{Child, ChildStdin};
 use std::sync::OnceLock;
-use tempfile::TempDir;
 
 const PROGRAMS: [&str; 13] = [
     "host",

@@ -1,10 +1,7 @@
 //! Leaves of an earlier crash in a delegated cgroup are gone before the next COMMAND starts; and what COMMAND inherits.
 
 use crate::host::{Host, LEADERRUN, SHELL};
-use crate::support::fleet::{leaderrun, wait_until_or};
-use crate::support::said::Runs as _;
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
+use crate::support::prelude::*;
 
 /// Runs `script` by a shell on a host of its own, in a cgroup that is delegated to it; `$L` is leaderrun. Returns what
 /// it wrote on standard error.

@@ -1,10 +1,9 @@
 //! The file by which a tree shows when it was alive: `struct life` of `programs/life.h`.
 
-use leaderrun::internals::time::BootInstant;
+use crate::support::prelude::*;
 use nix::fcntl::{Flock, FlockArg};
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// More than `struct life` takes.
 const BYTES: u64 = 4096;

@@ -2,20 +2,14 @@
 
 use crate::host::{Host, LEADERRUN, open_to_all, program};
 use crate::life::{Life, Progress};
-use crate::support::fleet::wait_until_or;
+use crate::support::prelude::*;
 use crate::support::proxy::{NetworkFault, Proxy};
 use crate::support::redis::Server;
-use crate::support::server::{Server as _, prepare};
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// From the event to the next leader, besides a lease.
 const PATIENCE: Duration = Duration::from_secs(54);

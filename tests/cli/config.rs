@@ -1,14 +1,8 @@
 //! The configuration file: what it sets, what overrules it, and how it is refused when something is wrong in it.
 
-use crate::support::fleet::{leaderctl, leaderrun};
-use crate::support::said::{Runs as _, Said};
+use crate::support::prelude::*;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 type Variables<'a> = &'a [(&'a str, &'a str)];
 

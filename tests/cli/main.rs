@@ -7,20 +7,13 @@ mod support;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use std::ffi::OsStr;
-use std::fs;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 use support::denied::{User, assert_changes_nothing, assert_leads_nothing};
-use support::fleet::{copy_program, leaderctl, leaderrun, wait_until};
-use support::process::Process;
-use support::said::{Runs as _, Said, objects};
+use support::fleet::copy_program;
+use support::prelude::*;
 use support::squatting::{NOBODY, as_nobody, by_user, copied};
 use support::verbs::ASKING;
-use tempfile::TempDir;
 
 /// What a run said, and whether COMMAND was started.
 struct Ran {

@@ -3,9 +3,8 @@
 use super::member::{Member, each, json_from, majority};
 use super::{Cluster, MEMBERS};
 use crate::support::network::{Network, address};
+use crate::support::prelude::*;
 use crate::support::server::mortal;
-use serde_json::Value;
-use tempfile::TempDir;
 
 pub struct Etcd {
     members: Vec<Member>,

@@ -18,14 +18,12 @@ mod redis;
 #[path = "../support/mod.rs"]
 mod support;
 
-use leaderrun::internals::time::BootInstant;
 use member::{Member, wait_calmly_until};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 use support::evidence::millis;
-use support::fleet::{Fleet, Life, leaderctl, leaderrun_in, wait_until, wait_until_or};
+use support::fleet::leaderrun_in;
 use support::network::{Network, address};
 use support::note::note;
+use support::prelude::*;
 use support::world::name;
 
 /// Servers have the first hosts, and candidates the others.

@@ -2,15 +2,11 @@
 //!
 //! A server that is cut off answers nobody, so a client gives up after some seconds, and asks all of them at once.
 
-use crate::support::fleet::wait_until_or;
 use crate::support::network::Network;
-use crate::support::process::Process;
+use crate::support::prelude::*;
 use crate::support::server::{end_with_children, start_quietly};
-use serde_json::Value;
 use std::ffi::OsString;
-use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 pub struct Member {
     words: Vec<OsString>,

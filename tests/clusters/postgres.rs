@@ -5,12 +5,9 @@ use super::Cluster;
 use super::member::{Member, each, told_by, wait_calmly_until};
 use crate::support::network::{Network, address};
 use crate::support::postgres::{SERVANT, binaries, template};
+use crate::support::prelude::*;
 use crate::support::server::run;
-use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
-use std::process::Command;
-use tempfile::TempDir;
 
 pub struct Postgres {
     members: Vec<Member>,

@@ -3,10 +3,9 @@
 use crate::nats::Nats;
 use crate::support::claims::one_wins_every_race;
 use crate::support::network::{Network, tell};
+use crate::support::prelude::*;
 use crate::{HOSTS, prepared};
 use leaderrun::internals::store::{Location, Store};
-use std::sync::Arc;
-use std::time::Duration;
 
 #[test]
 fn of_eight_candidates_one_wins_every_race_for_a_replicated_bucket() {

@@ -4,9 +4,8 @@
 use super::member::{Member, each, majority, told_by};
 use super::{Cluster, MEMBERS};
 use crate::support::network::{Network, address};
+use crate::support::prelude::*;
 use crate::support::server::mortal;
-use std::fs;
-use tempfile::TempDir;
 
 pub struct Redis {
     /// On each host a Sentinel, and on the first two a server before it.

@@ -4,10 +4,9 @@ use super::support::claims::eventually;
 use super::support::gate::Gate;
 use super::support::server::Server;
 use super::{AnyServer, Bench, candidate, does, granted, remote_bench};
+use crate::support::prelude::*;
 use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::{Delivery, ErrorKind, Location, Release, Renewal};
-use std::sync::Arc;
-use std::time::Duration;
 
 async fn of_a_server_that_is_away_nothing_was_asked_and_the_first_request_after_that_succeeds(
     bench: &Bench,

@@ -2,11 +2,7 @@
 
 use crate::golden::golden;
 use crate::plain::Plain;
-use crate::support::fleet::{leaderrun, wait_until_or};
-use crate::support::place::Place;
-use crate::support::process::Process;
-use std::fs;
-use std::process::{Command, Stdio};
+use crate::support::prelude::*;
 
 /// Whose values are the same each time, or made so. Others are shown by name alone.
 const SHOWN: [&str; 13] = [

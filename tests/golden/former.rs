@@ -1,17 +1,8 @@
 //! What a former version has left in a store is read by this one: tests/former/VERSION, which packaging/keep made.
 
-#[cfg(feature = "redis")]
-use crate::support::fleet::wait_until;
-use crate::support::process::Process;
-use crate::support::said::{Runs as _, Said, objects};
-use serde_json::Value;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use crate::support::prelude::*;
 #[cfg(feature = "redis")]
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 /// The versions that are kept.
 fn versions() -> Vec<PathBuf> {

@@ -4,14 +4,8 @@
 use crate::golden::golden;
 use crate::manual;
 use crate::plain::Plain;
-use crate::support::fleet::{leaderrun, wait_until};
-use crate::support::place::Place;
-use crate::support::process::Process;
-use crate::support::world::TIMING;
-use serde_json::Value;
-use std::fs;
+use crate::support::prelude::*;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
 
 /// A member a line, as jq walks through the objects: in the order that they have.
 pub fn members(objects: &str, plain: &Plain) -> String {

@@ -3,13 +3,10 @@
 use crate::golden::golden;
 use crate::json::members;
 use crate::plain::Plain;
-use crate::support::fleet::{leaderrun, wait_until_or};
 use crate::support::http::ask;
-use crate::support::place::{Place, usual_but};
 use crate::support::ports::free_port;
-use crate::support::world::TIMING;
+use crate::support::prelude::*;
 use std::net::TcpStream;
-use std::time::Duration;
 
 /// The body of an answer, or nothing while there is none.
 fn get(port: u16, path: &str) -> String {

@@ -4,19 +4,12 @@
 use crate::golden::golden;
 use crate::plain::Plain;
 use crate::support::claims::granted_in_time;
-use crate::support::fleet::{leaderrun, wait_until};
-use crate::support::place::Place;
-use crate::support::server::{Server as _, prepare};
+use crate::support::prelude::*;
 use leaderrun::internals::lease::{Candidate, Session, Term};
 use leaderrun::internals::notes::orders::{self, PauseOrder};
 use leaderrun::internals::store::{Location, Note, Page, Release, Renewal, Store};
 #[cfg(feature = "dynamodb")]
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
 
 fn candidate() -> Candidate {
     Candidate {

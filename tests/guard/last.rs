@@ -1,12 +1,7 @@
 //! The last process that can kill a tree goes on until the tree is dead.
 
-use crate::support::fleet::{PATIENCE, children_of, helpers_of, leaderrun, processes_naming, wait_until};
-use crate::support::said::Runs as _;
+use crate::support::prelude::*;
 use crate::{GRACE, Script, slay};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs;
-use std::time::{Duration, Instant};
 
 /// A shell script that starts 300 processes that ignore SIGTERM, each in a session of its own, and then what `more`
 /// says. All of them hold a lock on `FILE`.

@@ -1,14 +1,11 @@
 //! Guard and backstop know how late they are woken. A tracer that stops them stands for a scheduler that does not run
 //! them: nothing but the clock shows that they stood still.
 
-use crate::support::fleet::{Fleet, children_of, helpers_of, leaderctl, wait_until_or};
+use crate::support::prelude::*;
 use crate::support::redis::Server;
-use crate::support::server::{Server as _, is_gone, prepare};
+use crate::support::server::is_gone;
 use nix::sys::ptrace;
-use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
-use std::time::{Duration, Instant};
 
 /// How long they are stopped.
 const PAUSE: Duration = Duration::from_secs(2);

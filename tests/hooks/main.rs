@@ -6,16 +6,7 @@
 mod support;
 mod health;
 
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-use support::fleet::{Fleet, helpers_of, leaderrun, processes_naming, stamp_program, wait_until, wait_until_or};
-use support::place::{Place, usual_but};
-use support::process::Process;
+use support::prelude::*;
 
 const LEASE: Duration = Duration::from_secs(9);
 /// For [`LEASE`], with room for two hooks of a second.

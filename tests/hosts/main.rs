@@ -9,13 +9,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-use leaderrun::internals::time::BootInstant;
 use std::net::SocketAddr;
 use std::thread::sleep;
-use std::time::Duration;
-use support::fleet::{Fleet, Life, leaderrun_in};
+use support::fleet::leaderrun_in;
 use support::network::{Cut, HUB, Network};
-use support::server::{Server, prepare};
+use support::prelude::*;
+use support::server::Server;
 use support::world::{Story, name};
 
 const LEASE: Duration = Duration::from_secs(8);

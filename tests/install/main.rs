@@ -4,12 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::os::unix::fs::MetadataExt;
 use support::fleet::copy_program;
-use support::said::{Runs as _, Said};
+use support::prelude::*;
 
 const FILES: [&str; 13] = [
     "bin/leaderctl",

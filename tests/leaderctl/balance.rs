@@ -2,15 +2,8 @@
 //! Whatever happens, no two trees of a shard run at once, and nobody is left.
 
 use crate::support::evidence::Evidence;
-use crate::support::fleet::{ANNOUNCED, leaderrun, stamp_program, wait_until_or};
-use crate::support::place::Place;
-use crate::support::said::Said;
-use crate::support::world::TIMING;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::Value;
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Child;
 

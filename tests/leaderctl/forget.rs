@@ -1,12 +1,7 @@
 //! `leaderctl forget`: all that a store keeps of a shard is gone, and never while it is led or may still have a tree.
 
-use crate::support::fleet::{Life, helpers_of, wait_until};
-use crate::support::place::Place;
+use crate::support::prelude::*;
 use crate::support::random::Random;
-use crate::support::said::{Runs as _, Said};
-use nix::sys::signal::{Signal, kill};
-use serde_json::Value;
-use std::process::Command;
 use std::thread::{sleep, spawn};
 
 impl Place {

@@ -11,16 +11,9 @@ mod steer;
 mod verbs;
 mod why;
 
-use nix::sys::signal::{Signal, kill};
-use serde_json::Value;
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use support::fleet::{PATIENCE, leaderrun, wait_until, wait_until_or};
-use support::place::Place;
-use support::process::Process;
-use support::said::{Runs as _, Said, objects};
+use support::prelude::*;
 use support::squatting::{NOBODY, Squatter};
 
 impl Place {

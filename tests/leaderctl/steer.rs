@@ -1,15 +1,8 @@
 //! Operators steer: pause and resume, step down, revoke, with real candidates and real servers. Whatever they order, no
 //! two trees run at once, and nobody is left.
 
-use crate::support::fleet::{Life, children_of, wait_until};
-use crate::support::place::Place;
-use crate::support::said::Said;
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::Value;
+use crate::support::prelude::*;
 use std::io::{BufRead, BufReader};
-use std::time::Duration;
 
 impl Place {
     fn crew(&mut self) -> Life {

@@ -1,12 +1,8 @@
 //! What verbs say of a shard that the store has never seen, and soon where the store is away. (What they say to programs is in
 //! tests/golden.)
 
-use crate::support::fleet::{leaderctl, wait_until};
-use crate::support::place::Place;
-use crate::support::said::Runs as _;
+use crate::support::prelude::*;
 use crate::support::verbs::ASKING;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 /// Verbs about what has been, which a mistyped name must not carry out in silence.
 const OF_WHAT_HAS_BEEN: &[&[&str]] = &[

@@ -1,17 +1,10 @@
 //! What `leaderctl why` says, with real candidates and real servers: who leads and for how long, what is ordered, and what
 //! the candidates of this host say themselves, also while the store is away or lets nobody in.
 
-use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, stamp_program, wait_until, wait_until_or};
-use crate::support::place::{Place, usual_but};
-use crate::support::said::Runs as _;
+use crate::support::prelude::*;
 use crate::support::squatting::{NOBODY, Squatter, as_nobody};
-use crate::support::world::TIMING;
 use leaderrun::internals::observe::query_socket;
 use leaderrun::internals::store::Location;
-use serde_json::Value;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
 
 impl Place {
     /// A candidate for [`Place::shard`], with a lease that a machine that stands still for a while does not lose.

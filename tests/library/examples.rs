@@ -1,13 +1,8 @@
 //! An example, as somebody would try it: two of it. (The others are compiled.)
 
 use crate::Place;
-use crate::support::fleet::{example_program, wait_until_or};
-use crate::support::process::Process;
-use nix::sys::signal::Signal;
-use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use crate::support::fleet::example_program;
+use crate::support::prelude::*;
 
 /// The example's lease is the default one, of 15 s, and renewed every 5 s: what is sooner has not waited for its end.
 const SOON: Duration = Duration::from_secs(10);

@@ -1,12 +1,11 @@
 //! Members of this very process.
 
-use crate::support::fleet::{leaderctl, wait_until};
+use crate::support::prelude::*;
 use crate::{LEASE, LONG, Place};
 use leaderrun::{Ending, Error, Leader, Overrun, Role, Roles};
 use std::future::pending;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 /// By then it has happened, unless it waits for the end of a lease.
 const SOON: Duration = Duration::from_secs(3);

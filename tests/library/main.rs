@@ -11,8 +11,7 @@ mod surface;
 mod workers;
 
 use leaderrun::{Builder, Member};
-use std::time::Duration;
-use support::place::Place;
+use support::prelude::*;
 
 /// Of the workers, and where the end of a lease is waited for.
 const LEASE: Duration = Duration::from_secs(6);

@@ -1,13 +1,11 @@
 //! Programs that use the library, killed, frozen and cut off. What they do is taken for work from its first sign to its
 //! last one, so one sign of another's in between would be two at work.
 
-use crate::support::fleet::{Life, example_program};
+use crate::support::fleet::example_program;
+use crate::support::prelude::*;
 use crate::{LEASE, Place};
-use nix::sys::signal::Signal;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
 
 /// By then it has happened, unless it waits for the end of a lease.
 const SOON: Duration = Duration::from_secs(3);

@@ -5,16 +5,12 @@
 //! The hazard is for this machine. So each server says no more than so many bytes to a client, and the programs that
 //! meet it have a limit on their address space.
 
-use crate::support::fleet::{PATIENCE, leaderctl, leaderrun};
+use crate::support::prelude::*;
 use crate::support::process::told_of;
 use crate::support::random::Random;
-use crate::support::said::Said;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// All that a client is sent: far more than it reads.
 const MOST_SENT: usize = 256 << 20;

@@ -15,25 +15,17 @@ mod hostile;
 mod support;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, chown, pipe2};
+use nix::unistd::{chown, pipe2};
 use std::borrow::BorrowMut;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{ExitStatus, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use support::fleet::{
-    copy_program, example_program, helpers_of, leaderctl, leaderrun, wait_until, wait_until_it_sleeps,
-};
-use support::place::Place;
-use support::process::Process;
-use support::said::{Runs as _, Said};
+use support::fleet::{copy_program, example_program, wait_until_it_sleeps};
+use support::prelude::*;
 use support::squatting::by_user;
-use tempfile::TempDir;
 
 /// A user who is not us.
 const STRANGER: u32 = 64_917;

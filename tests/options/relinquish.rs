@@ -1,9 +1,7 @@
 //! `--relinquish`: a leader hands over of itself, with real candidates and real stores. No two trees run at once, and
 //! the shard is not left alone.
 
-use crate::support::fleet::ANNOUNCED;
-use crate::support::place::Place;
-use std::time::Duration;
+use crate::support::prelude::*;
 
 const TURNS: &[&str] = &["-vv", "--relinquish", "3s", "--lease", "60s"];
 

@@ -1,11 +1,7 @@
 //! `--restart`: a COMMAND that ends is started again under the same lease, with real candidates and real stores, and
 //! whatever happens in between no two trees run at once.
 
-use crate::support::fleet::{leaderrun, wait_until, wait_until_or};
-use crate::support::place::{Place, usual_but};
-use crate::support::world::TIMING;
-use std::fs;
-use std::time::Duration;
+use crate::support::prelude::*;
 
 impl Place {
     /// Each run of COMMAND writes its owner and term as a line, and then does `then`.

@@ -3,16 +3,8 @@
 
 mod adapter;
 
-use crate::support::fleet::{ANNOUNCED, Life, leaderrun, wait_until, wait_until_or};
-use crate::support::place::{Place, usual_but};
-use crate::support::said::Runs as _;
+use crate::support::prelude::*;
 use crate::support::slots::{SLOTS, conclude, leader_of, leaders, successor};
-use crate::support::world::TIMING;
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::Signal;
-use serde_json::Value;
-use std::process::Stdio;
-use std::time::Duration;
 
 /// Outlasts a stall of the machine, and is soon over where its end is waited for.
 const LEASE: [&str; 2] = ["--lease", "12s"];

@@ -1,16 +1,7 @@
 //! What a standby holds, and what runs beside it: while it does not lead, and never while its COMMAND is alive.
 
-use crate::support::fleet::{Life, children_of, helpers_of, processes_naming, stamp_program, wait_until_or};
-use crate::support::place::Place;
-use crate::support::said::Runs as _;
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
 impl Place {
     /// With a standby command that writes stamps, and does what `flags` say.

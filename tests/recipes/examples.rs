@@ -1,11 +1,8 @@
 //! What the manual shows of leaderctl is what it prints: each example of leaderctl(1) is run here, in a store where things
 //! stand as they stand there, and its output is compared line by line, but for names of hosts, numbers and times.
 
-use crate::support::fleet::{leaderrun, wait_until_or};
-use crate::support::place::Place;
+use crate::support::prelude::*;
 use crate::support::redis;
-use crate::support::said::Runs as _;
-use std::process::{Command, Stdio};
 
 const PAGE: &str = include_str!("../../man/leaderctl.1");
 /// In the manual.

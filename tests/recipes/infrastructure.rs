@@ -2,16 +2,11 @@
 //! a candidate leads with what it grants, and a reader looks and changes nothing.
 
 use crate::support::denied::{self, User};
-use crate::support::fleet::{ANNOUNCED, leaderctl, leaderrun, wait_until};
-use crate::support::process::Process;
-use crate::support::said::Runs as _;
+use crate::support::prelude::*;
 use crate::support::server::Server;
 use crate::support::wire::{Fate, Proxy, Request};
 use crate::support::{bucket, dynamo, etcd, mysql, nats, postgres, redis};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
 fn path(name: &str) -> PathBuf {

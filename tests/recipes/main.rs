@@ -20,21 +20,12 @@ mod infrastructure;
 #[path = "../support/mod.rs"]
 mod support;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
-use support::fleet::{children_of, wait_until, wait_until_or};
 use support::http::ask;
 use support::ports::free_port;
-use support::process::Process;
-use support::said::Runs as _;
-use tempfile::TempDir;
+use support::prelude::*;
 use yaml_rust2::{Yaml, YamlLoader};
 
 fn text(path: &str) -> String {

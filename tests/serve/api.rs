@@ -2,11 +2,8 @@
 
 use crate::runs::assert_is_good_to_promtool;
 use crate::server::Serve;
-use crate::support::fleet::leaderrun;
-use crate::support::place::Place;
-use serde_json::Value;
+use crate::support::prelude::*;
 use std::collections::BTreeSet;
-use std::process::Stdio;
 use yaml_rust2::{Yaml, YamlLoader};
 
 const OPENAPI: &str = include_str!("../../src/cli/leaderctl/serve/openapi.yaml");

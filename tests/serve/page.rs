@@ -1,15 +1,10 @@
 //! The page: what others wrote is text in it, and in a browser (Chromium without a window) its script shows what is new.
 
 use crate::server::Serve;
-use crate::support::fleet::{leaderctl, leaderrun};
-use crate::support::place::Place;
-use crate::support::process::Process;
-use crate::support::said::Runs as _;
+use crate::support::prelude::*;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 

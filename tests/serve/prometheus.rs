@@ -1,9 +1,7 @@
 //! What is made for Prometheus and Grafana: the dashboard, the alerts, and what the manual says of the metrics.
 
 use crate::server::Serve;
-use crate::support::place::Place;
-use std::fs;
-use std::process::Command;
+use crate::support::prelude::*;
 
 const DASHBOARD: &str = include_str!("../../examples/grafana/leaderrun.json");
 const ALERTS: &str = include_str!("../../examples/prometheus/alerts.yml");

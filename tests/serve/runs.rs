@@ -1,13 +1,7 @@
 //! `--metrics-file`.
 
-use crate::support::fleet::leaderrun;
-use crate::support::said::Said;
-use std::fs;
+use crate::support::prelude::*;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 fn run(directory: &Path, words: &[&str]) -> Option<i32> {
     let store = format!("file:{}", directory.join("store").display());

@@ -1,17 +1,11 @@
 //! A `leaderctl serve` of a store, and what it answers.
 
-use crate::support::fleet::{leaderctl, wait_until_or};
 use crate::support::http::{Answer, ask};
-use crate::support::place::Place;
 use crate::support::ports::free_port;
-use crate::support::process::Process;
-use serde_json::Value;
-use std::fs::{self, File};
+use crate::support::prelude::*;
+use std::fs::File;
 use std::io;
 use std::net::TcpStream;
-use std::process::Stdio;
-use std::time::Duration;
-use tempfile::TempDir;
 
 pub struct Serve {
     _child: Process,

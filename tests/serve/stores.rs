@@ -1,10 +1,7 @@
 //! The same of every store: what matters in metrics, in the API and on the page, without a browser.
 
 use crate::server::Serve;
-use crate::support::fleet::ANNOUNCED;
-use crate::support::place::{Place, usual_but};
-use crate::support::world::TIMING;
-use serde_json::Value;
+use crate::support::prelude::*;
 
 fn leaders_pauses_a_crash_and_an_outage_show(mut place: Place) {
     let options = ["--interval", "200ms", "--standbys", "--orders", "--request-timeout", "2s"];

@@ -1,11 +1,7 @@
 //! `top`, in a terminal.
 
-use crate::support::fleet::{leaderctl, leaderrun};
-use crate::support::said::Runs as _;
+use crate::support::prelude::*;
 use crate::support::shell::Shell;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::process::Stdio;
 
 #[test]
 fn top_searches_shows_one_shard_and_asks_before_it_pauses() {

@@ -9,14 +9,10 @@ mod tls;
 
 use crate::support::bucket::{ENVIRONMENT, PREFIX, Server, url};
 use crate::support::claims::*;
-use crate::support::fleet::leaderrun;
-use crate::support::server::Server as _;
+use crate::support::prelude::*;
 use crate::support::wire::{Fate, Proxy, Response};
 use leaderrun::internals::store::bucket::{Address, Objects};
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::{Administration as _, Leases as _, Release, Renewal, Verdict};
-use std::sync::Arc;
-use std::time::Duration;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 

@@ -1,5 +1,4 @@
-//! The store `dynamodb://` against a real dynoxide: what is particular to it. What every store promises is tested by
-//! the conformance suite.
+//! The store `dynamodb://` against a real dynoxide.
 
 mod check;
 mod faults;
@@ -8,16 +7,12 @@ mod neighbours;
 
 use crate::support::claims::*;
 use crate::support::dynamo::{Fate, Proxy, REGION, Server, millis_now};
+use crate::support::prelude::*;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
-use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::dynamodb::{Address, Table};
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::{
-    Administration as _, Claim, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal, Verdict,
-};
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 type Item = HashMap<String, AttributeValue>;

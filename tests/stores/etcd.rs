@@ -13,15 +13,8 @@ mod watch;
 
 use crate::support::claims::*;
 use crate::support::etcd::Server;
-use crate::support::fleet::PATIENCE;
-use crate::support::server::Server as _;
+use crate::support::prelude::*;
 use crate::{REQUEST_TIMEOUT, open, open_with};
-use leaderrun::internals::lease::{Candidate, Session, Term};
-use leaderrun::internals::store::{
-    Claim, Doubt, ErrorKind, Finding, Location, Note, Observation, Page, Release, Renewal, Store, StoreError, Verdict,
-};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
 /// A server whose prefix is older than any lease.

@@ -6,17 +6,10 @@ mod planted;
 mod replaced;
 mod strangers;
 
-use crate::support::fleet::{leaderrun, wait_until};
-use crate::support::place::Place;
-use crate::support::process::Process;
-use crate::support::said::Said;
+use crate::support::prelude::*;
 use crate::support::squatting::as_nobody;
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{ChildStdin, ChildStdout, Output};
 
 /// More than what never blocks needs on a busy machine, and less than the patience of other tests.
 const PROMPTLY: Duration = Duration::from_secs(30);

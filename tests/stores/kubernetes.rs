@@ -12,14 +12,9 @@ mod servers;
 
 use crate::open;
 use crate::support::claims::*;
-use crate::support::fleet::PATIENCE;
 use crate::support::kubernetes::{Server, name_of};
-use crate::support::server::Server as _;
-use leaderrun::internals::lease::Candidate;
-use leaderrun::internals::store::{Release, Renewal, Store};
-use serde_json::{Value, json};
-use std::sync::Arc;
-use std::time::Duration;
+use crate::support::prelude::*;
+use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 async fn store(server: &Server) -> Arc<dyn Store> {

@@ -62,8 +62,7 @@ mod postgres;
 mod redis;
 
 use leaderrun::internals::store::{Location, Store};
-use std::sync::Arc;
-use std::time::Duration;
+use support::prelude::*;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -84,8 +83,7 @@ async fn rows_that_come_back_let_nobody_else_lead<D>(
     dump: impl AsyncFnOnce() -> D,
     restore: impl AsyncFnOnce(D),
 ) {
-    use leaderrun::internals::store::{Doubt, Renewal};
-    use support::claims::{granted_in_time, lead, refused, with_lease};
+    use support::claims::*;
     // Longer than a leader is busy with clients of the server, on a machine that stalls.
     let [one, two] = ["one", "two"].map(|owner| with_lease(owner, Duration::from_secs(10)));
     let term = lead(first, &one).await;

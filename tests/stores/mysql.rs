@@ -13,18 +13,12 @@ mod settings;
 
 use crate::REQUEST_TIMEOUT;
 use crate::support::claims::*;
-use crate::support::fleet::leaderctl;
 use crate::support::mysql::{ADMIN, DATABASE, Server, is_mariadb, shared};
-use crate::support::server::Server as _;
-use leaderrun::internals::lease::Candidate;
+use crate::support::prelude::*;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::sql::mysql;
 use leaderrun::internals::store::sql::{Address, Dialect};
-use leaderrun::internals::store::{
-    Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Page, Release, Renewal, Verdict,
-};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 fn open_for(url: &str, request_timeout: Duration) -> LeaseStore {
     let (_, rest) = url.split_once(':').expect("one of ours");

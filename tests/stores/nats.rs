@@ -8,15 +8,10 @@ mod lock_key;
 mod protocol;
 
 use crate::support::claims::*;
-use crate::support::fleet::PATIENCE;
 use crate::support::nats::{BUCKET, Server};
-use crate::support::server::Server as _;
+use crate::support::prelude::*;
 use crate::{REQUEST_TIMEOUT, open, open_with};
-use leaderrun::internals::lease::{Candidate, Term};
-use leaderrun::internals::store::{Location, Observation, Release, Renewal, Store, StoreError, Verdict};
-use serde_json::{Value, json};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use serde_json::json;
 use tokio::time::sleep;
 
 /// A server with a bucket that nobody has used before.

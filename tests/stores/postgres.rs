@@ -13,21 +13,12 @@ mod watch;
 
 use crate::REQUEST_TIMEOUT;
 use crate::support::claims::*;
-use crate::support::fleet::{PATIENCE, leaderctl};
 use crate::support::postgres::{LOCKS, Server, shared};
-use crate::support::server::Server as _;
-use leaderrun::internals::lease::{Candidate, Term};
+use crate::support::prelude::*;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::sql::postgres;
 use leaderrun::internals::store::sql::{Address, Dialect};
-use leaderrun::internals::store::{
-    Administration as _, Claim, ErrorKind, Leases as _, Note, Notes as _, Observation, Page, Release, Renewal,
-    StoreError, Verdict,
-};
-use nix::sys::signal::Signal;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 

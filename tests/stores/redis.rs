@@ -12,19 +12,11 @@ mod watch;
 
 use crate::REQUEST_TIMEOUT;
 use crate::support::claims::*;
-use crate::support::fleet::{PATIENCE, wait_until};
+use crate::support::prelude::*;
 use crate::support::redis::Server;
-use crate::support::server::Server as _;
-use leaderrun::internals::lease::Term;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::redis::{Address, Hashes};
-use leaderrun::internals::store::{
-    Administration as _, Claim, ErrorKind, Finding, Leases as _, Note, Notes, Observation, Page, Release, Renewal,
-    Store as _, StoreError, Verdict,
-};
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 const FORGOTTEN: &str = "a leader that the store may have forgotten";
 

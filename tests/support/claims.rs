@@ -2,9 +2,10 @@
 
 use super::fleet::PATIENCE;
 use super::said::has_all;
-use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
-use leaderrun::internals::store::{
-    Claim, ErrorKind, Finding, Grant, Holder, Release, Renewal, Store, StoreError, Verdict,
+pub use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
+pub use leaderrun::internals::store::{
+    Administration as _, Claim, Doubt, ErrorKind, Finding, Grant, Holder, Leases as _, Location, Note, Notes as _,
+    Observation, Page, Release, Renewal, Store, StoreError, Verdict,
 };
 use leaderrun::internals::time::BootInstant;
 use std::sync::Arc;
@@ -66,6 +67,17 @@ pub async fn lead(store: &dyn Store, candidate: &Candidate) -> Term {
     let grant = granted(answered(store, candidate).await);
     assert_eq!(grant.start_after, None, "{grant:?}");
     grant.term
+}
+
+/// A candidate called `one`, and the term in which it leads now.
+pub async fn one_leads(store: &dyn Store) -> (Candidate, Term) {
+    one_leads_for(store, LEASE).await
+}
+
+pub async fn one_leads_for(store: &dyn Store, lease: Duration) -> (Candidate, Term) {
+    let one = with_lease("one", lease);
+    let term = lead(store, &one).await;
+    (one, term)
 }
 
 /// Claims until it is granted, as a standby would after an expiry.

@@ -1,5 +1,5 @@
 //! Code that several tests share. Each test uses a part of it.
-#![allow(dead_code, unused_macros, reason = "each test compiles all of it and uses some")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test compiles all of it and uses some")]
 
 #[cfg(feature = "bucket")]
 pub mod bucket;
@@ -30,6 +30,7 @@ pub mod place;
 pub mod ports;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod prelude;
 pub mod process;
 pub mod proxy;
 pub mod random;

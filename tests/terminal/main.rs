@@ -3,10 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs;
-use support::fleet::{leaderctl, wait_until, wait_until_or};
+use support::prelude::*;
 use support::shell::Shell;
 
 /// One process, which Ctrl-C ends at any time. dash loses it in the millisecond in which it starts a child: of its group

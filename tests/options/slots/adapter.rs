@@ -2,6 +2,7 @@
 
 use crate::memory::{Name, Step, reference_by};
 use crate::support::claims::eventually;
+use crate::support::prelude::*;
 use crate::way::{Fate, Line};
 use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 use leaderrun::internals::notes::orders::{self, Orders};
@@ -9,8 +10,6 @@ use leaderrun::internals::slots::Slots;
 use leaderrun::internals::store::file::FileStore;
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{Administration, Claim, Leases, Release, Store, StoreError};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// A machine that stalls is not a slow network.
 const PATIENCE: Duration = Duration::from_mins(1);

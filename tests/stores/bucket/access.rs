@@ -1,9 +1,6 @@
 //! Credentials that are replaced. (What the policies of examples/infrastructure allow is in tests/recipes.)
 
 use super::*;
-use crate::support::fleet::wait_until;
-use crate::support::process::Process;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]

@@ -2,9 +2,6 @@
 
 use super::*;
 use crate::support::bucket::denial;
-use crate::support::fleet::leaderctl;
-use crate::support::said::{Runs as _, Said};
-use std::process::Command;
 
 fn run(mut command: Command, url: &str, words: &[&str]) -> Said {
     command.args(["--store", url]).args(words).envs(ENVIRONMENT.iter().copied());

@@ -37,8 +37,7 @@ async fn a_page_of_a_web_server_is_no_answer_about_an_object() {
     let server = old_server();
     let proxy = Proxy::before(&server);
     let store = store(&proxy.endpoint()).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     proxy.rule(|_| {
         Fate::Answer(Response { status: 404, headers: Vec::new(), body: "<html>Not Found</html>".to_owned() })
     });

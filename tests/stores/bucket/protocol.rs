@@ -18,8 +18,7 @@ async fn every_write_has_a_condition_and_no_shard_is_ever_deleted() {
         Fate::Pass
     });
     let store = store(&proxy.endpoint()).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     store.renew(&one, term, 1).await.unwrap();
     store.revoke(&one.shard, term).await.unwrap();
     let term = granted(store.claim(&one).await.unwrap()).term;
@@ -34,8 +33,7 @@ async fn a_conflict_is_looked_at_and_not_taken_for_an_answer() {
     let server = old_server();
     let proxy = Proxy::before(&server);
     let store = store(&proxy.endpoint()).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     let body = "<Error><Code>ConditionalRequestConflict</Code><Message>again</Message></Error>".to_owned();
     proxy.once("PUT", Fate::Answer(Response { status: 409, headers: Vec::new(), body }));
     assert_eq!(store.renew(&one, term, 1).await.unwrap(), Renewal::Renewed);

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::support::papers::Papers;
-use crate::support::said::{Runs as _, Said};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;

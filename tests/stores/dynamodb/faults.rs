@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::support::dynamo::error_answer;
-use crate::support::said::Runs as _;
-use std::process::Command;
 
 /// A server, a table in it, and a store that reaches it through a proxy.
 async fn behind_a_proxy() -> (Server, String, Proxy, LeaseStore) {

@@ -89,8 +89,7 @@ fn now() -> i64 {
 #[tokio::test]
 async fn while_we_lead_the_go_library_neither_acquires_nor_renews_nor_releases() {
     let (_server, store, go) = beside_go().await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     assert!(!go.acquire(15).await);
     assert!(!go.acquire_by_update(15).await);
     assert!(!go.renew(15).await);

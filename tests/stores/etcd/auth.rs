@@ -92,8 +92,7 @@ async fn a_candidate_that_may_not_read_orders_is_told_so_and_renews_all_the_same
     root(&["user", "grant-role", "unordered", "leases"]);
     open(&url(&server, "app:hunter2")).await.vouch().await.unwrap();
     let store = open(&url(&server, "unordered:hunter2")).await;
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads_for(&*store, Duration::from_mins(1)).await;
     for sequence in 1..4 {
         let renewed = store.renew_and_read(&one, term, sequence, &[shard()]).await.unwrap();
         assert_eq!((renewed.renewal, renewed.orders), (Renewal::Renewed, None));

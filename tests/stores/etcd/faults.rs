@@ -17,8 +17,7 @@ async fn a_renewal_does_not_follow_another_into_a_hole() {
     let way = Proxy::to(server.address());
     // Two ways to one server.
     let store = open(&format!("etcd://{},{}", way.address, server.host())).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     way.set(NetworkFault::Partition);
     let hung = renews(&store, &one, term, 1);
     tokio::time::sleep(Duration::from_millis(1200)).await;

@@ -11,8 +11,7 @@ fn is_strange<T>(answer: Result<T, StoreError>, key: &str) {
 async fn a_key_beside_a_document_that_would_never_end_is_named_and_left_alone() {
     let server = old_server().await;
     let store = open(&server.own_url()).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     // Attached to no lease.
     server.put(LOCK, "one");
     is_strange(store.renew(&one, term, 1).await, LOCK);
@@ -29,8 +28,7 @@ async fn a_key_beside_a_document_that_would_never_end_is_named_and_left_alone() 
 async fn a_key_on_the_lease_of_something_else_is_lost_and_in_the_way_until_it_ends() {
     let server = old_server().await;
     let (store, other) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = with_lease("one", Duration::from_secs(2));
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads_for(&*store, Duration::from_secs(2)).await;
     let granted = server.etcdctl(&["lease", "grant", "600"]);
     let lease = granted.split(' ').nth(1).expect("its number");
     server.etcdctl(&["put", LOCK, "something else", "--lease", lease]);
@@ -65,8 +63,7 @@ async fn init_and_check_say_what_they_did_and_found_and_leave_nothing_behind() {
 async fn what_something_else_wrote_is_named_and_left_alone_and_a_list_shows_it_and_all_the_rest() {
     let server = old_server().await;
     let store = open(&server.own_url()).await;
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads_for(&*store, Duration::from_mins(1)).await;
     for (key, value) in [("shard/a", "hello"), ("shard/no name", "{}"), ("shardx", "{}"), ("lock/b", "7")] {
         server.put(&format!("leaderrun/{key}"), value);
     }

@@ -9,8 +9,7 @@ const LONG: Duration = Duration::from_mins(5);
 /// A leader, and a standby that was refused.
 async fn leader_and_standby(server: &Server) -> (Arc<dyn Store>, Candidate, Term, Arc<dyn Store>) {
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
-    let one = with_lease("one", LONG);
-    let term = lead(&*first, &one).await;
+    let (one, term) = one_leads_for(&*first, LONG).await;
     refused(second.claim(&candidate("two")).await.unwrap());
     (first, one, term, second)
 }

@@ -1,7 +1,6 @@
 //! Users who may not write the directory disturb nobody: they get no lock that counts and no name that counts.
 
 use super::*;
-use nix::sys::signal::Signal;
 
 #[test]
 fn a_stranger_gets_no_hold_on_any_file_of_ours() {

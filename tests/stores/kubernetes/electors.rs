@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::kubernetes::elector;
 use crate::support::mixed::{self, Mixed};
-use leaderrun::internals::store::Claim;
 
 const THEIRS: &str = "theirs";
 

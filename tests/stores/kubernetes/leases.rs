@@ -1,7 +1,6 @@
 //! What is in a Lease, and what happens to it when others write there.
 
 use super::*;
-use leaderrun::internals::store::Claim;
 
 /// The Lease of the shard of [`candidate`].
 fn lease(server: &Server) -> Value {
@@ -64,8 +63,7 @@ async fn a_write_never_makes_a_lease_again_that_somebody_deleted() {
 async fn the_lease_that_stands_in_place_of_a_deleted_one_is_left_alone() {
     let server = server();
     let store = store(&server).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     let name = name_of("db/main");
     server.delete(&name);
     let theirs = json!({

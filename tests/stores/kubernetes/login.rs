@@ -1,10 +1,6 @@
 //! Who a candidate is for the server, and what happens when that changes.
 
 use super::*;
-use crate::support::fleet::{Fleet, leaderctl};
-use std::fs;
-use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// Whole at once, as the kubelet does it.
 fn replace(file: &Path, text: &str) {

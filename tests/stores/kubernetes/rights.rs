@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::support::denied::{self, User};
-use crate::support::fleet::{leaderctl, leaderrun, wait_until_or};
 use std::process::Output;
 
 const ALL: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];

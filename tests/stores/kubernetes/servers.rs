@@ -1,10 +1,8 @@
 //! Several API servers behind one address.
 
 use super::*;
-use crate::support::fleet::Fleet;
 use crate::support::kubernetes::Member;
 use crate::support::proxy::{NetworkFault, Proxy};
-use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

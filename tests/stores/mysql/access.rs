@@ -1,8 +1,6 @@
 //! Who is let in, what they may do, and what is said when they may not.
 
 use super::*;
-use crate::support::fleet::leaderrun;
-use crate::support::said::Runs as _;
 
 #[tokio::test]
 async fn each_missing_grant_is_named() {
@@ -89,8 +87,7 @@ async fn a_server_without_a_connection_left_says_which_limit_that_is_and_its_lea
     let user = table.candidate();
     table.sql(&format!("ALTER USER {user} WITH MAX_USER_CONNECTIONS 1"));
     let leader = open(&table.url_as(&user));
-    let one = candidate("one");
-    let term = lead(&leader, &one).await;
+    let (one, term) = one_leads(&leader).await;
     not_applied(
         open(&table.url_as(&user)).claim(&candidate("two")).await,
         "does not take connections … max_user_connections",

@@ -1,7 +1,6 @@
 //! `leaderctl store init` and `leaderctl store check`.
 
 use super::*;
-use crate::support::said::Runs as _;
 
 #[tokio::test]
 async fn init_can_be_run_again_and_check_is_content() {

@@ -8,8 +8,7 @@ use mysql_async::{Conn, Opts};
 async fn a_row_that_is_locked_is_waited_for_and_no_longer_than_we_do() {
     let table = Table::new().await;
     let store = open_for(&table.url(), Duration::from_secs(3));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     let login = Opts::from_url(&format!("mysql://{ADMIN}@{}/{DATABASE}", table.server.address())).unwrap();
     let mut stranger = Conn::new(login).await.unwrap();
     let lock = format!("START TRANSACTION; SELECT 1 FROM {} WHERE part = 'lease' FOR UPDATE", table.name);

@@ -30,8 +30,7 @@ async fn rows_that_came_out_of_a_dump_do_not_disturb_the_leader_and_let_nobody_e
 async fn a_lease_that_is_held_is_not_deleted_by_hand_and_neither_are_the_marks() {
     let table = Table::new().await;
     let store = table.store();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     for part in ["lease", "led", "marker"] {
         let delete = format!("DELETE FROM {} WHERE part = '{part}'", table.name);
         let error = table.server.ask(&delete).unwrap_err();

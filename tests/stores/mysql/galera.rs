@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::support::ports::free_port;
-use std::path::Path;
 
 const SHORT: Duration = Duration::from_secs(4);
 const LIBRARY: &str = "/usr/lib/galera/libgalera_smm.so";

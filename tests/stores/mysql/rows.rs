@@ -1,7 +1,6 @@
 //! Rows and names that are not what one hopes for.
 
 use super::*;
-use crate::support::said::Runs as _;
 
 #[tokio::test]
 async fn tables_may_have_any_name() {

@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::support::papers::Papers;
-use std::fs;
 use std::sync::LazyLock;
-use tempfile::TempDir;
 
 /// Made for these tests, and good for nothing else.
 const NKEY_SEED: &str = "SUAD33FXPTBP3O4ZS3SAJSDJW5QM4KTLXBU3AQWXIZ3G5DK43HPZRIU7MM";

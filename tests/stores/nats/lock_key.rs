@@ -79,8 +79,7 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
 async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it() {
     let server = shared(LONG).await;
     let store = sharing(&server).await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     let mut before = held(&server).expect("it is held");
     for sequence in 1..4 {
         assert!(!take(&server, "backend-7"));
@@ -100,8 +99,7 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
 async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
     let server = shared(LONG).await;
     let (store, other) = (sharing(&server).await, sharing(&server).await);
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     delete(&server);
     // Again, as after an answer that did not arrive.
     for sequence in 1..4 {
@@ -202,8 +200,7 @@ async fn where_messages_say_when_they_are_forgotten_one_bucket_is_enough() {
 #[tokio::test]
 async fn a_leader_whose_key_another_program_has_taken_for_ever_has_lost_it() {
     let (server, store) = both_in_one_bucket().await;
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     assert!(server.client_of(ELECTIONS).try_put(LEADER_HERE, "", "backend-7")["error"].is_null());
     let renewal = store.renew(&one, term, 1).await;
     assert!(matches!(&renewal, Ok(Renewal::Lost(Some(holder))) if holder.owner == "backend-7"), "{renewal:?}");

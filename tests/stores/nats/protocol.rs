@@ -21,8 +21,7 @@ async fn leader_behind_a_gate() -> (Server, Gate, Arc<dyn Store>, Candidate, Ter
     let server = server().await;
     let gate = Gate::to(server.address());
     let store = open_with(&server.url(gate.address), Duration::from_secs(15)).await;
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads_for(&*store, Duration::from_mins(1)).await;
     (server, gate, store, one, term)
 }
 

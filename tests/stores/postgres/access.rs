@@ -1,7 +1,6 @@
 //! Who is let in, what they may do, and what is said when they may not.
 
 use super::*;
-use crate::support::said::Runs as _;
 
 #[tokio::test]
 async fn each_missing_grant_is_named() {

@@ -1,7 +1,6 @@
 //! `advisory_lock=N`: we and programs that elect with `pg_try_advisory_lock(N)` exclude each other.
 
 use super::*;
-use crate::support::fleet::Fleet;
 use crate::support::gate::Gate;
 use std::sync::atomic::AtomicI64;
 
@@ -68,8 +67,7 @@ async fn led_through_a_gate(timeout: Duration) -> (Lock, Gate, LeaseStore, Candi
     let server = lock.table.server.address();
     let gate = Gate::to(server);
     let store = try_open(&lock.url().replace(&server.to_string(), &gate.address.to_string()), timeout).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     (lock, gate, store, one, term)
 }
 
@@ -104,8 +102,7 @@ async fn while_a_stranger_holds_the_lock_no_candidate_leads_and_the_stranger_is_
 async fn a_leader_whose_session_was_ended_hears_it_and_takes_the_lock_again() {
     let lock = Lock::new().await;
     let store = lock.store();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     let shard = shard();
     let mut doubt = store.doubted(&shard);
     assert!(timeout(Duration::from_millis(300), &mut doubt).await.is_err(), "all is well");
@@ -144,8 +141,7 @@ async fn a_renewal_asks_the_server_and_not_the_connection_whether_the_lock_is_he
 async fn a_lock_of_a_leader_that_asks_nothing_is_freed_when_its_lease_is_over_and_not_a_moment_before() {
     let lock = Lock::new().await;
     let store = lock.store();
-    let one = with_lease("one", Duration::from_secs(2));
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads_for(&store, Duration::from_secs(2)).await;
     let mut asked = Instant::now();
     for sequence in 1..4 {
         tokio::time::sleep(Duration::from_millis(800)).await;

@@ -54,8 +54,7 @@ async fn a_check_of_a_good_server_finds_nothing_bad_and_leaves_nothing() {
 async fn a_check_names_what_makes_a_server_unsafe_and_a_lease_is_written_to_disk_where_the_server_would_not() {
     let server = Server::start_with(&["full_page_writes=off", "synchronous_commit=off", "wal_writer_delay=10s"]);
     let store = ready(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     // What was committed is in the log by then, and not only in memory. What the server writes by itself now and then may
     // not be.
     let unwritten = "SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()";

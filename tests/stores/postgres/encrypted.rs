@@ -77,8 +77,7 @@ async fn a_certificate_lets_in_and_another_one_does_not(papers: &Papers, server:
     let store = open(&url("app"));
     store.prepare().await.unwrap();
     store.vouch().await.unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     for name in ["server", "other"] {
         denied(open(&url(name)).claim(&one).await, "");

@@ -4,15 +4,12 @@ use super::*;
 use crate::support::ports::free_port;
 use crate::support::postgres::Bouncer;
 use crate::support::proxy::{NetworkFault, Proxy};
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
 
 #[tokio::test]
 async fn a_connection_that_hangs_for_ever_does_not_hold_up_the_next_renewal() {
     let table = Table::new().await;
     let store = std::sync::Arc::new(open(&table.url_with("application_name=frozen")));
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     let pid = table.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen'");
     let backend = Pid::from_raw(pid.parse().unwrap());
     kill(backend, Signal::SIGSTOP).unwrap();
@@ -36,8 +33,7 @@ async fn a_request_that_its_caller_gives_up_on_a_slow_network_costs_no_connectio
     let proxy = Proxy::to(([127, 0, 0, 1], table.server.port()).into());
     let url = format!("postgres://postgres@{}/postgres?table={}", proxy.address, table.name);
     let store = try_open(&url, REQUEST_TIMEOUT).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     proxy.set(NetworkFault::Slow(Duration::from_secs(1)));
     let given_up = tokio::time::timeout(Duration::from_millis(100), store.renew(&one, term, 1)).await;
     assert!(given_up.is_err(), "{given_up:?}");
@@ -52,8 +48,7 @@ async fn a_row_or_a_table_that_is_locked_is_given_up_by_the_server_as_well() {
     for url in [table.url(), bouncer.url_with(&format!("table={}", table.name))] {
         let stranger = Stranger::at(table.server).await;
         let store = try_open(&url, Duration::from_secs(3)).unwrap();
-        let one = candidate("one");
-        let term = lead(&store, &one).await;
+        let (one, term) = one_leads(&store).await;
         let mut applied = 0;
         for lock in [format!("SELECT 1 FROM {} FOR UPDATE", table.name), format!("LOCK TABLE {}", table.name)] {
             stranger.ask(&format!("BEGIN; {lock}")).await;
@@ -110,8 +105,7 @@ fn alter(server: &Server, change: &str) {
 async fn a_server_that_only_reads_is_passed_over_and_one_that_missed_its_standby_has_renewed_nothing() {
     let server = Server::start();
     let store = ready(&server).await;
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     alter(&server, "SET default_transaction_read_only = on");
     eventually("it only reads", async || server.sql("SHOW default_transaction_read_only") == "on").await;
     let fresh = open(&server.own_url());

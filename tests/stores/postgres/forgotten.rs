@@ -20,8 +20,7 @@ async fn a_vacuum_makes_nobody_wait() {
     let store = table.store();
     for vacuum in ["VACUUM (FREEZE) $T", "VACUUM (FULL, FREEZE) $T", "CLUSTER $T USING $T_pkey"] {
         table.sql(vacuum);
-        let one = candidate("one");
-        let term = lead(&store, &one).await;
+        let (one, term) = one_leads(&store).await;
         store.release(&one, term).await.unwrap();
     }
 }

@@ -2,10 +2,8 @@
 
 use super::*;
 use crate::support::postgres::Bouncer;
-use leaderrun::internals::store::Finding;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -40,8 +38,7 @@ async fn a_standby_behind_a_pooler_that_swallows_notifications_looks_instead() {
     let bouncer = Bouncer::before(table.server, "transaction");
     let url = bouncer.url_with(&format!("table={}", table.name));
     let (leader, standby) = (open(&url), open(&url));
-    let one = with_lease("one", Duration::from_mins(5));
-    let term = lead(&leader, &one).await;
+    let (one, term) = one_leads_for(&leader, Duration::from_mins(5)).await;
     refused(standby.claim(&candidate("two")).await.unwrap());
     let shard = shard();
     let mut news = standby.changed(&shard);
@@ -66,8 +63,7 @@ async fn an_advisory_lock_is_refused_where_it_would_be_another_clients() {
     let bouncer = Bouncer::before(table.server, "session");
     let url = bouncer.url_with(&format!("table={}&advisory_lock=4711", table.name));
     let store = open(&url);
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     assert_eq!(table.server.sql("SELECT pg_try_advisory_lock(4711)"), "f");
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
@@ -119,8 +115,7 @@ async fn an_answer_that_a_pooler_breaks_off_is_asked_for_again_on_a_new_connecti
     let breaks = Arc::new(AtomicBool::new(false));
     let port = breaker(table.server.port(), &breaks);
     let store = open(&format!("postgres://postgres@127.0.0.1:{port}/postgres?table={}", table.name));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     for sequence in 1..4 {
         breaks.store(true, Ordering::Relaxed);
         assert_eq!(store.renew(&one, term, sequence).await, Ok(Renewal::Renewed));

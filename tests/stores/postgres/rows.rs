@@ -1,8 +1,6 @@
 //! Rows and names that are not what one hopes for.
 
 use super::*;
-use leaderrun::internals::store::Store;
-use std::sync::Arc;
 
 #[tokio::test]
 async fn schemas_and_tables_may_have_any_name() {
@@ -16,8 +14,7 @@ async fn schemas_and_tables_may_have_any_name() {
         let store = open(&url);
         store.prepare().await.unwrap();
         store.vouch().await.unwrap();
-        let one = with_lease("one", Duration::from_mins(5));
-        let term = lead(&store, &one).await;
+        let (one, term) = one_leads_for(&store, Duration::from_mins(5)).await;
         assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
         let standby = open(&url);
         let waiting = tokio::spawn(async move { standby.changed(&shard()).await });

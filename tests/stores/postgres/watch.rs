@@ -10,8 +10,7 @@ async fn a_standby_whose_connection_was_ended_listens_again() {
     leader.prepare().await.unwrap();
     server.grow_old();
     // Nobody hears of its end here.
-    let one = with_lease("one", Duration::from_mins(5));
-    let term = lead(&leader, &one).await;
+    let (one, term) = one_leads_for(&leader, Duration::from_mins(5)).await;
     let waiting = tokio::spawn(async move { (standby.changed(&shard()).await, standby) });
     let standbys = "FROM pg_stat_activity WHERE application_name = 'standby'";
     let back = format!("SELECT count(*) {standbys} AND query LIKE '%statement_timestamp%'");

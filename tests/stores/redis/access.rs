@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::support::papers::Papers;
-use std::path::Path;
 use std::sync::LazyLock;
 
 /// A candidate, as in examples/infrastructure and leaderrun-stores(7).
@@ -77,8 +76,7 @@ async fn missing_keys_and_channels_are_named() {
     }
     denied(store.changed(&shard()).await, "");
     // A release gives the lease back all the same.
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     store.release(&one, term).await.unwrap();
     lead(&store, &one).await;
     store.release(&one, term).await.unwrap();

@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::gate::Gate;
 use crate::support::proxy::{NetworkFault, Proxy};
-use leaderrun::internals::time::BootInstant;
 
 #[tokio::test]
 async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
@@ -11,8 +10,7 @@ async fn a_renewal_on_a_connection_that_hangs_does_not_hold_up_the_next_ones() {
     let way = Gate::to(server.address());
     let timeout = Duration::from_secs(12);
     let store = Arc::new(open_with(&format!("redis://{}", way.address), timeout).unwrap());
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     way.forget();
     let hanging = renews(&store, &one, term, 1);
     // Longer than a connection may be silent.
@@ -30,8 +28,7 @@ async fn a_connection_on_which_a_request_was_given_up_is_not_used_again() {
     let way = Gate::to(server.address());
     let timeout = Duration::from_secs(20);
     let store = open_with(&format!("redis://{}", way.address), timeout).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     way.forget();
     // As the driver does.
     let within = Duration::from_millis(50);
@@ -50,8 +47,7 @@ async fn a_new_connection_whose_login_was_slow_is_used_again() {
     let way = Proxy::to(server.address());
     let url = format!("redis://me:hunter2@{}", way.address);
     let store = Arc::new(open_with(&url, Duration::from_secs(4)).unwrap());
-    let one = candidate("one");
-    let term = lead(&*store, &one).await;
+    let (one, term) = one_leads(&*store).await;
     way.set(NetworkFault::Slow(Duration::from_millis(2400)));
     let first = renews(&store, &one, term, 1);
     tokio::time::sleep(Duration::from_millis(1400)).await;
@@ -70,8 +66,7 @@ async fn a_socket_in_the_file_system_will_do() {
     let server = Server::with(&["--unixsocket", socket.to_str().unwrap()]);
     server.age();
     let store = open(&format!("redis+unix://{}", socket.display())).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     let missing = open(&format!("redis+unix://{}/none", directory.path().display())).unwrap();
     not_applied(missing.claim(&one).await, "/none: no such file or directory");

@@ -1,7 +1,6 @@
 //! Other programs' values in our keys, and those of earlier builds.
 
 use super::*;
-use leaderrun::internals::lease::Shard;
 
 #[tokio::test]
 async fn what_something_else_wrote_is_reported_and_left_alone() {

@@ -1,11 +1,8 @@
 //! `lock_key=`: we and programs that take `SET KEY id NX PX ttl` exclude each other.
 
 use super::*;
-use crate::support::fleet::leaderctl;
 use crate::support::gate::{Fate, Gate};
 use crate::support::mixed::{self, Mixed};
-use crate::support::said::Runs as _;
-use leaderrun::internals::lease::Candidate;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
@@ -31,8 +28,7 @@ async fn led_through_a_gate() -> (Server, Gate, LeaseStore, Candidate, Term) {
     let way = Gate::to(server.address());
     let url = url(&server).replace(&server.address().to_string(), &way.address.to_string());
     let store = open_with(&url, Duration::from_secs(4)).unwrap();
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     (server, way, store, one, term)
 }
 
@@ -85,8 +81,7 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
 async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it() {
     let server = old_server();
     let store = sharing(&server);
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     assert_eq!(server.cli(&["GET", KEY]), format!("{} {term}", one.session.as_str()));
     for sequence in 1..4 {
         assert!(!take(&server, "backend-7", "1000"));
@@ -118,8 +113,7 @@ async fn a_leader_holds_the_key_until_it_releases_and_every_renewal_prolongs_it(
 async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_is_dead() {
     let server = old_server();
     let (store, other) = (sharing(&server), sharing(&server));
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     server.cli(&["DEL", KEY]);
     // Again, as after an answer that did not arrive.
     for sequence in [1, 2, 3] {
@@ -168,8 +162,7 @@ async fn a_renewal_that_arrives_after_the_release_takes_no_key() {
 async fn a_leader_whose_key_another_program_has_taken_for_ever_has_lost_it() {
     let server = old_server();
     let store = sharing(&server);
-    let one = candidate("one");
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads(&store).await;
     server.cli(&["SET", KEY, "backend-7"]);
     let renewal = store.renew(&one, term, 1).await;
     let Ok(Renewal::Lost(Some(holder))) = renewal else { panic!("{renewal:?}") };
@@ -257,8 +250,7 @@ async fn a_restart_that_keeps_the_data_disturbs_nobody_and_one_that_forgets_ends
         let mut server = if forgets { Server::forgetful() } else { Server::start() };
         server.age();
         let store = sharing(&server);
-        let one = candidate("one");
-        let term = lead(&store, &one).await;
+        let (one, term) = one_leads(&store).await;
         server.kill();
         server.start_again();
         let renewal = store.renew(&one, term, 1).await;

@@ -21,8 +21,7 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
     master.age();
     let url = format!("{}?wait=1", master.own_url());
     let patient = open_with(&url, Duration::from_secs(30)).unwrap();
-    let one = with_lease("one", Duration::from_mins(5));
-    let term = lead(&patient, &one).await;
+    let (one, term) = one_leads_for(&patient, Duration::from_mins(5)).await;
     assert_eq!(session_in(&replica), one.session.as_str());
     assert_eq!(patient.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     all_good(&patient.check().await.unwrap());
@@ -73,8 +72,7 @@ async fn a_master_that_was_demoted_and_promoted_again_may_have_forgotten() {
     let second = replica_of(&first);
     first.age();
     let store = store(&first);
-    let one = with_lease("one", Duration::from_mins(1));
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads_for(&store, Duration::from_mins(1)).await;
     store.release(&one, term).await.unwrap();
     // Nobody of ours spoke to the second one; only its name tells that the first one was away.
     second.cli(&["REPLICAOF", "NO", "ONE"]);

@@ -26,8 +26,7 @@ async fn heard(news: JoinHandle<Result<(), StoreError>>) {
 async fn a_subscription_that_broke_is_made_again() {
     let mut server = old_server();
     let (store, other) = (store(&server), Arc::new(store(&server)));
-    let one = with_lease("one", Duration::from_mins(5));
-    let term = lead(&store, &one).await;
+    let (one, term) = one_leads_for(&store, Duration::from_mins(5)).await;
     refused(other.claim(&candidate("two")).await.unwrap());
     let news = listen(&server, &other).await;
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
