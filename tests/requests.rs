@@ -24,8 +24,8 @@ use support::{bucket, dynamo, etcd, kubernetes, mysql, nats, postgres, redis, wi
 
 /// The default timing, also on object storage.
 const TIMING: [&str; 8] = ["--lease", "15s", "--renew", "5s", "--retry", "2s", "--kill-after", "3s"];
-/// Half a minute: six renewals.
-const REST: Duration = Duration::from_secs(30);
+/// A third of a minute: four renewals.
+const REST: Duration = Duration::from_secs(20);
 const TRIES: usize = 5;
 
 /// Of one store: where it is, and how to count what its server was asked.
@@ -51,12 +51,12 @@ impl Bench<'_> {
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("leaderctl starts").success()
     }
 
-    /// Requests in half a minute of rest, which are about as many as expected of a minute. A machine that stalls is not in
-    /// rest, because a renewal without an answer is sent again: so there are several tries.
+    /// Requests in that rest, which are about as many as expected of a minute. A machine that stalls is not in rest, because a
+    /// renewal without an answer is sent again: so there are several tries.
     fn in_rest(&mut self, a_minute: u64) -> u64 {
         // What begins a leadership, or a wait, is over.
         sleep(REST / 2);
-        let expected = a_minute / 2;
+        let expected = a_minute / 3;
         let mut seen = Vec::new();
         for _ in 0..TRIES {
             let before = (self.count)();
@@ -67,7 +67,7 @@ impl Bench<'_> {
             }
             seen.push(requests);
         }
-        panic!("{}: {seen:?} requests in half a minute, and never {expected}", self.name)
+        panic!("{}: {seen:?} requests in {REST:?}, and never {expected}", self.name)
     }
 
     /// What a leader asks in a minute, and what a standby does, is about this, and docs/costs.md says it.
@@ -84,7 +84,7 @@ impl Bench<'_> {
         let _standby = self.start();
         let standby = standby + looks * 60;
         let both = self.in_rest(leader + standby);
-        println!("{}: {alone} requests of a leader in half a minute, {both} with a standby", self.name);
+        println!("{}: {alone} requests of a leader in {REST:?}, {both} with a standby", self.name);
         let row = format!("| {} | {leader} | {standby} |", self.name);
         assert!(include_str!("../docs/costs.md").contains(&row), "docs/costs.md lacks {row}");
     }

@@ -47,9 +47,13 @@ impl Place {
     }
 
     fn step_down(&self) {
-        self.wait_until_announced(1);
         // Whoever follows has that long, on a machine that stalls.
-        self.order(&["step-down", "--for", "1m", "shard"]);
+        self.step_down_for("1m");
+    }
+
+    fn step_down_for(&self, hold: &str) {
+        self.wait_until_announced(1);
+        self.order(&["step-down", "--for", hold, "shard"]);
     }
 
     /// Ends everything: no two trees at once, nobody left, and nothing ran beside a candidate whose COMMAND was alive.
@@ -164,7 +168,8 @@ fn a_candidate_that_is_frozen_between_its_grant_and_its_command_starts_none_too_
     let stamp = place.stamp("ignore-term daemon");
     place.launch_with("two", &["-vv", "--standby", &stamp, "--lease", "12s", "--kill-after", "6s"], &[]);
     place.wait_for("two");
-    place.step_down();
+    // Long enough for the other one to be granted the lease, and soon over.
+    place.step_down_for("20s");
     // Its standby command lives for the grace now, in which it is frozen here.
     place.wait_until("it was granted", || place.fleet.logs().contains("stopping the standby command"));
     place.fleet.signal("two", Signal::SIGSTOP);
