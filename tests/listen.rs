@@ -107,10 +107,6 @@ impl Place {
         self.wait_until("it listens", || try_get(address, "/livez").is_ok_and(|answer| answer.status == 200));
     }
 
-    fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
-        wait_until_or(what, || self.fleet.logs(), condition);
-    }
-
     fn wait_until_it_leads(&self, address: &str) {
         self.wait_until("it leads", || leader(address).0 == 200);
     }

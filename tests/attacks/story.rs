@@ -22,16 +22,6 @@ const SECONDS_OF_A_BOMB: u32 = 60;
 /// A bomb has the machine to itself, and so has a story about scarce processors.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// How a tree is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
-    /// As leaderrun does where nothing is said.
-    Default,
-    Walk,
-    Cgroup,
-    PidNamespace,
-}
-
 /// Where the lease is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
@@ -134,26 +124,6 @@ impl Attack {
     }
 }
 
-impl Method {
-    fn named(name: &str) -> Self {
-        match name {
-            "walk" => Self::Walk,
-            "cgroup" => Self::Cgroup,
-            "pidns" => Self::PidNamespace,
-            _ => panic!("{name} is no method"),
-        }
-    }
-
-    fn flags(self) -> &'static [&'static str] {
-        match self {
-            Self::Default => &[],
-            Self::Walk => &["--contain", "walk"],
-            Self::Cgroup => &["--contain", "cgroup"],
-            Self::PidNamespace => &["--contain", "pidns"],
-        }
-    }
-}
-
 impl Event {
     fn named(name: &str) -> Self {
         match name {
@@ -187,7 +157,7 @@ struct Story {
     /// Between the first candidate and its store.
     way: Option<Proxy>,
     lease: Duration,
-    method: Method,
+    method: &'static str,
     /// A user and a shard that no other story has.
     number: u32,
     first: Host,
@@ -204,9 +174,10 @@ struct Seen {
     left_for_good: bool,
 }
 
-/// Tells it, and checks what must hold: 0 ms of overlap, nothing left, and the next leader starts.
-pub fn tell(attack: Attack, method: &str, event: &str) {
-    let (method, event) = (Method::named(method), Event::named(event));
+/// Tells it, and checks what must hold: 0 ms of overlap, nothing left, and the next leader starts. `method` is what
+/// `--contain` takes.
+pub fn tell(attack: Attack, method: &'static str, event: &str) {
+    let event = Event::named(event);
     let store = event.store();
     let (alone, shared);
     if attack.alone {
@@ -232,10 +203,10 @@ pub fn tell(attack: Attack, method: &str, event: &str) {
     let begun = Instant::now();
     scene.strike(event);
     let seen = scene.watch(&seconds);
-    let mut wrong = scene.judge(method, event, &seen, begun.elapsed());
+    let mut wrong = scene.judge(event, &seen, begun.elapsed());
     if let Some(next) = seen.next {
         println!(
-            "{attack:?} {method:?} {store:?}: {:?} from the last sign of life to the next leader, {} processes made",
+            "{attack:?} {method} {store:?}: {:?} from the last sign of life to the next leader, {} processes made",
             next.since(scene.firsts.last()),
             scene.firsts.births()
         );
@@ -251,7 +222,7 @@ pub fn tell(attack: Attack, method: &str, event: &str) {
     }
     assert!(
         wrong.is_empty(),
-        "{attack:?}, {method:?}, {store:?}, {event:?}: {wrong}{} processes were made\n{}\n{}",
+        "{attack:?}, {method}, {store:?}, {event:?}: {wrong}{} processes were made\n{}\n{}",
         scene.firsts.births(),
         scene.first.log(),
         second.log()
@@ -260,7 +231,7 @@ pub fn tell(attack: Attack, method: &str, event: &str) {
 
 impl Story {
     /// Starts the first candidate. Its attack waits.
-    fn begin(attack: Attack, method: Method, store: Store, event: Event) -> Self {
+    fn begin(attack: Attack, method: &'static str, store: Store, event: Event) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let scratch = TempDir::new().expect("a scratch directory");
@@ -277,7 +248,7 @@ impl Story {
                 words.extend([format!("--reuid={user}"), format!("--regid={user}")]);
             }
         }
-        if method == Method::Cgroup || event == Event::ServiceKilled {
+        if method == "cgroup" || event == Event::ServiceKilled {
             host.push(format!("cgroup=leaderrun-attack-{}-{number}", std::process::id()));
         }
         words.push(program(attack.program));
@@ -292,7 +263,7 @@ impl Story {
         let url = url(&scratch, way.as_ref());
         let seconds = if attack.bomb { SECONDS_OF_A_BOMB } else { SECONDS };
         let environment = environment(&firsts, seconds);
-        let words = candidate("first", &url, attack.lease, number, method, &words);
+        let words = candidate("first", &url, attack.lease, number, &["--contain", method], &words);
         let first = Host::start(scratch.path(), "first", LEADERRUN, &host, &words, &environment);
         Self { scratch, store, way, lease: attack.lease, method, number, first, firsts }
     }
@@ -307,7 +278,7 @@ impl Story {
         life.go();
         let direct = (self.store == Store::Redis).then(redis);
         let url = direct.map_or_else(|| url(&self.scratch, None), |address| format!("redis://{address}"));
-        let words = candidate("second", &url, self.lease, self.number, Method::Default, &[program("quiet")]);
+        let words = candidate("second", &url, self.lease, self.number, &[], &[program("quiet")]);
         let host = Host::start(self.scratch.path(), "second", LEADERRUN, &[], &words, &environment(&life, SECONDS));
         let logs = || format!("{}\n{:?} {}", host.log(), self.first.ended(), self.first.log());
         wait_until_or("the second candidate has come so far", logs, || has_come(&host, &life));
@@ -322,7 +293,7 @@ impl Story {
         let has_begun = || self.firsts.progress() != Progress::Beginning || has_lost();
         wait_until_or("the attack has begun", || self.first.log(), has_begun);
         // Where the kernel gives the attack a namespace of its own, it may find nothing to attack.
-        let finds_something = self.method != Method::PidNamespace;
+        let finds_something = self.method != "pidns";
         assert!(
             !finds_something || self.firsts.progress() == Progress::Attacking || has_lost(),
             "{}",
@@ -374,7 +345,7 @@ impl Story {
     }
 
     /// What is wrong with it; nothing is the empty text.
-    fn judge(&self, method: Method, event: Event, seen: &Seen, took: Duration) -> String {
+    fn judge(&self, event: Event, seen: &Seen, took: Duration) -> String {
         let mut wrong = String::new();
         let last = self.firsts.last();
         match seen.next {
@@ -391,7 +362,7 @@ impl Story {
         // is overlap all the same.
         let by_the_kernel = match event {
             Event::ServiceKilled => true,
-            Event::AllKilled => method == Method::PidNamespace,
+            Event::AllKilled => self.method == "pidns",
             Event::Asked
             | Event::CutOff
             | Event::CutOffWithAFrozenGuard
@@ -433,16 +404,20 @@ fn url(scratch: &TempDir, way: Option<&Proxy>) -> String {
     }
 }
 
-fn candidate(owner: &str, url: &str, lease: Duration, number: u32, method: Method, command: &[String]) -> Vec<String> {
+fn candidate(
+    owner: &str,
+    url: &str,
+    lease: Duration,
+    number: u32,
+    contain: &[&str],
+    command: &[String],
+) -> Vec<String> {
     let lease = format!("{lease:?}");
     let timing =
         if url.starts_with("redis") { &["--lease", &lease, "--renew", "1s", "--retry", "1s"][..] } else { &[] };
-    let flags = [
-        &["-v", "--owner", owner, "--store", url, "--kill-after", "1s", "--stop-timeout", "1s"],
-        timing,
-        method.flags(),
-    ]
-    .concat();
+    let flags =
+        [&["-v", "--owner", owner, "--store", url, "--kill-after", "1s", "--stop-timeout", "1s"], timing, contain]
+            .concat();
     let mut words: Vec<String> = flags.into_iter().map(str::to_owned).collect();
     words.extend([shard(number), "--".to_owned()]);
     words.extend(command.iter().cloned());

@@ -47,7 +47,7 @@ fn pin(name: &str, mut place: Place, flags: &[&str]) {
     wait("it waits", &place, standby, "\nleaderrun_observed_leader_term{");
     if place.server.is_some() {
         let none = "leaderrun_renew_seconds_count{shard=\"shard\"} 0\n";
-        wait_until_or("it renews", || place.fleet.logs(), || !get(leader, "/metrics").contains(none));
+        place.wait_until("it renews", || !get(leader, "/metrics").contains(none));
     }
     let plain = Plain::new();
     let mut text = String::new();

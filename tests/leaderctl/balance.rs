@@ -25,7 +25,7 @@ impl Place {
     /// Starts a candidate of each shard on each host. The first host leads all of them.
     fn lopsided(&mut self, hosts: u32, shards: u32) {
         (1..=shards).for_each(|shard| self.start_on(1, shard));
-        wait_until_or("the first host leads", || self.fleet.logs(), || self.led() == BTreeMap::from([(1, shards)]));
+        self.wait_until("the first host leads", || self.led() == BTreeMap::from([(1, shards)]));
         for host in 2..=hosts {
             (1..=shards).for_each(|shard| self.start_on(host, shard));
         }
@@ -131,14 +131,10 @@ fn of_two_at_once_one_moves_and_a_host_that_dies_meanwhile_ends_it_and_the_next_
     let stopped = Said::from(first.wait_with_output().unwrap());
     assert_eq!(stopped.code, 75, "{stopped:?}\n{}", place.fleet.logs());
     assert!(stopped.err.contains(" moves were made") || stopped.err.contains(" move was made"), "{stopped:?}");
-    wait_until_or(
-        "the others lead",
-        || place.fleet.logs(),
-        || {
-            let led = place.led();
-            !led.contains_key(&target) && led.values().sum::<u32>() == 6
-        },
-    );
+    place.wait_until("the others lead", || {
+        let led = place.led();
+        !led.contains_key(&target) && led.values().sum::<u32>() == 6
+    });
     place.age(6);
     place.age_standbys_of(target);
     wait_until_or(
@@ -161,12 +157,12 @@ fn one_that_is_interrupted_tells_of_the_move_that_it_began() {
     // It keeps its lease, and obeys nothing.
     place.fleet.signal(&owner(1, 1), Signal::SIGSTOP);
     let moves = place.ctl(&["step-down", "--host", "web1"]).spawn().unwrap();
-    wait_until_or("it is ordered", || place.fleet.logs(), || !place.rows()[0]["handover"].is_null());
+    place.wait_until("it is ordered", || !place.rows()[0]["handover"].is_null());
     kill(Pid::from_raw(moves.id().cast_signed()), Signal::SIGINT).unwrap();
     let stopped = Said::from(moves.wait_with_output().unwrap());
     stopped.ended(75).tells("asked it to stop; a move that has begun goes on; 0 moves were made; web1 stays held back");
     place.fleet.signal(&owner(1, 1), Signal::SIGCONT);
-    wait_until_or("it moves", || place.fleet.logs(), || place.led() == BTreeMap::from([(2, 1)]));
+    place.wait_until("it moves", || place.led() == BTreeMap::from([(2, 1)]));
     place.conclude(1);
 }
 
@@ -175,11 +171,11 @@ fn one_that_is_interrupted_tells_of_the_move_that_it_began() {
 fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed() {
     let mut place = Place::remote(Box::new(crate::support::redis::Server::start()));
     (1..=4).for_each(|shard| place.start_on(1, shard));
-    wait_until_or("the first host leads", || place.fleet.logs(), || place.led() == BTreeMap::from([(1, 4)]));
+    place.wait_until("the first host leads", || place.led() == BTreeMap::from([(1, 4)]));
     for (host, shard) in [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3)] {
         place.start_on(host, shard);
     }
-    wait_until_or("they stand by", || place.fleet.logs(), || place.waiting() == 6);
+    place.wait_until("they stand by", || place.waiting() == 6);
     // A host whose name is mistyped may have no candidate yet, so this is no error.
     let mistyped = place.ask(&["step-down", "--host", "wbe1", "--for", "1h"]).ended(0);
     assert_eq!(mistyped.err, "leaderctl: no candidate of wbe1 is known; did you mean web1?\n");
@@ -217,7 +213,7 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed() {
     assert!(listed.contains(" of 4, ") && listed.contains("; web1 is held back from queue/* by "), "{listed}");
 
     // The former leader stands by again, and follows nobody.
-    wait_until_or("it stands by", || place.fleet.logs(), || place.waiting() == 6);
+    place.wait_until("it stands by", || place.waiting() == 6);
     assert!(!place.plan()["moves"].to_string().contains(r#""to":"web1""#), "{}", place.plan());
     for _ in 0..2 {
         let leader = place.host_of(1).expect("somebody leads").trim_start_matches("web").parse().unwrap();
@@ -225,10 +221,10 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed() {
         place.fleet.kill(&owner(leader, 1));
         if place.fleet.is_running(&owner(5 - leader, 1)) {
             let follows = || place.host_of(1) == Some(format!("web{}", 5 - leader));
-            wait_until_or("the other one leads", || place.fleet.logs(), follows);
+            place.wait_until("the other one leads", follows);
         }
     }
-    wait_until_or("nobody leads", || place.fleet.logs(), || place.host_of(1).is_none());
+    place.wait_until("nobody leads", || place.host_of(1).is_none());
     let trees = place.fleet.lives_in_slot(1).len();
     std::thread::sleep(A_WHILE);
     assert_eq!(place.fleet.lives_in_slot(1).len(), trees, "a host that is held back starts nothing");
@@ -236,11 +232,11 @@ fn a_host_is_emptied_and_leads_nothing_until_it_is_resumed() {
 
     let forced = place.ask(&["step-down", "--host", "web1", "--prefix", "queue/", "--for", "1h", "--force"]);
     forced.ended(0).tells("queue/4: web1-4 (term  … : the shard may have no leader");
-    wait_until_or("it stops", || place.fleet.logs(), || place.host_of(4).is_none());
+    place.wait_until("it stops", || place.host_of(4).is_none());
     let resumed = place.order(&["resume", "--host", "web1"]);
     assert!(resumed.starts_with("web1: resumed; it was held back by "), "{resumed}");
     assert_eq!(place.order(&["resume", "--host", "web1"]), "web1: not held back\n");
-    wait_until_or("it leads again", || place.fleet.logs(), || place.host_of(1).as_deref() == Some("web1"));
+    place.wait_until("it leads again", || place.host_of(1).as_deref() == Some("web1"));
     place.conclude(4);
 }
 

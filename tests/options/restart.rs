@@ -18,7 +18,7 @@ impl Place {
 
     #[track_caller]
     fn is_told(&self, part: &str) {
-        wait_until_or(part, || self.fleet.logs(), || self.fleet.logs().contains(part));
+        self.wait_until(part, || self.fleet.logs().contains(part));
     }
 
     fn runs(&self) -> Vec<(String, u64)> {
@@ -32,7 +32,7 @@ impl Place {
 
     #[track_caller]
     fn wait_for_runs(&self, number: usize) {
-        wait_until_or("it has run so often", || self.fleet.logs(), || self.runs().len() >= number);
+        self.wait_until("it has run so often", || self.runs().len() >= number);
     }
 
     /// How each leadership ended.

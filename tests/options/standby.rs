@@ -25,10 +25,6 @@ impl Place {
         lives(&self.path("beside"))
     }
 
-    fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
-        wait_until_or(what, || self.fleet.logs(), condition);
-    }
-
     /// Waits until something runs beside this standby, and answers its process.
     fn wait_for(&self, owner: &str) -> Life {
         let begun = BootInstant::now().as_nanos();

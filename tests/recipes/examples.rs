@@ -91,7 +91,7 @@ impl Place {
         shell.said().good()
     }
 
-    fn wait_until(&self, line: &str, printed: &str) {
+    fn wait_until_it_prints(&self, line: &str, printed: &str) {
         let explain = || format!("{line}: {}", self.shell(line));
         wait_until_or("things stand as in the manual", explain, || self.shell(line).trim() == printed);
     }
@@ -124,11 +124,11 @@ fn the_examples_are_what_leaderctl_prints() {
     stage.run(&["--owner", "red", "report", "true"]);
     stage.start("green", "report");
     let leads = "leaderctl status --json report | jq -r '.owner // empty'";
-    stage.wait_until(leads, "green");
+    stage.wait_until_it_prints(leads, "green");
     stage.start("red", "report");
-    stage.wait_until("leaderctl status --json report | jq .standbys", "1");
-    stage.wait_until("leaderctl list backup/users --json | jq .held", "true");
-    stage.wait_until("leaderctl history report | grep -c leads || true", "1");
+    stage.wait_until_it_prints("leaderctl status --json report | jq .standbys", "1");
+    stage.wait_until_it_prints("leaderctl list backup/users --json | jq .held", "true");
+    stage.wait_until_it_prints("leaderctl history report | grep -c leads || true", "1");
     let verbs: Vec<String> = examples()
         .iter()
         .inspect(|example| stage.assert_prints(example))

@@ -1,16 +1,13 @@
 //! moto's S3 for tests (PyPI `moto[server]`), which answers one request at a time; see `bucket.py`.
 
+use super::prelude::*;
 pub use super::server::AWS as ENVIRONMENT;
 use super::wire::{Fate, Response};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tempfile::TempDir;
 
 /// What moto does not check, but wants to see.
 const SIGNED: &str =

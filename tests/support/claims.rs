@@ -1,15 +1,12 @@
 //! Candidates and operators that ask a store directly, without a program around them.
 
-use super::fleet::PATIENCE;
+use super::prelude::*;
 use super::said::has_all;
 pub use leaderrun::internals::lease::{Candidate, Session, Shard, Term};
 pub use leaderrun::internals::store::{
     Administration as _, Claim, Doubt, ErrorKind, Finding, Grant, Holder, Leases as _, Location, Note, Notes as _,
     Observation, Page, Release, Renewal, Store, StoreError, Verdict,
 };
-use leaderrun::internals::time::BootInstant;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
 
 pub const LEASE: Duration = Duration::from_secs(15);

@@ -1,13 +1,6 @@
 //! Users with a part of the permissions: what the programs tell them, and that their attempts have no effect.
 
-use super::fleet::{PATIENCE, leaderctl, leaderrun, wait_until};
-use super::process::Process;
-use super::said::Runs as _;
-use serde_json::Value;
-use std::fs;
-use std::process::{Command, Stdio};
-use std::time::Instant;
-use tempfile::TempDir;
+use super::prelude::*;
 
 const SHARD: &str = "db/main";
 const TIMING: [&str; 6] = ["--renew", "1s", "--kill-after", "1s", "--retry", "1s"];

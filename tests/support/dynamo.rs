@@ -1,10 +1,9 @@
 //! A real DynamoDB-compatible server for tests.
 
+use super::prelude::*;
 pub use super::server::AWS as ENVIRONMENT;
-#[allow(unused_imports, reason = "each test uses some")]
-pub use super::wire::{Fate, Proxy, Request, Response, set_date};
-
 use super::server::{self, Daemon};
+pub use super::wire::{Fate, Proxy, Request, Response, set_date};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_dynamodb::types::{
@@ -14,9 +13,7 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tempfile::TempDir;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub const REGION: &str = "eu-west-1";
 

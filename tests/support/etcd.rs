@@ -1,42 +1,20 @@
 //! etcd from Debian's `etcd-server` and `etcd-client` (3.4 and later): a single server, or the members of a cluster.
 
-use super::fleet::{wait_until, wait_until_or};
 use super::http;
 use super::papers::Papers;
 use super::ports::free_port;
-use super::process::Process;
-use super::server::{self, Server as _};
-use nix::unistd::Pid;
+use super::prelude::*;
+use super::server::{self, Daemon};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
-use tempfile::TempDir;
 
 pub const PREFIX: &str = "leaderrun";
 
 /// One member, on ports and with a data directory of its own.
 pub struct Server {
-    data: TempDir,
-    ports: Ports,
-    child: Process,
-    /// What is particular about it.
-    flags: Vec<String>,
-    tls: Option<Papers>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Ports {
-    client: u16,
-    peer: u16,
+    daemon: Daemon,
     /// Health and metrics, never encrypted.
     metrics: u16,
-}
-
-impl Ports {
-    fn free() -> Self {
-        Self { client: free_port(), peer: free_port(), metrics: free_port() }
-    }
+    tls: Option<Papers>,
 }
 
 /// So that a lease of a second is granted as one.
@@ -65,40 +43,51 @@ impl Server {
 
     /// Three members of one cluster, ready to serve.
     pub fn cluster() -> Vec<Self> {
-        let ports: Vec<_> = (0..3).map(|_| Ports::free()).collect();
-        let peers: Vec<_> = ports.iter().map(|ports| format!("m{0}=http://127.0.0.1:{0}", ports.peer)).collect();
-        let cluster = peers.join(",");
-        let members = ports.into_iter().map(|ports| {
-            let name = format!("m{}", ports.peer);
-            let flags = ["--name", &name, "--initial-cluster", &cluster, "--initial-cluster-token", &cluster];
-            let slower = ["--heartbeat-interval", "100", "--election-timeout", "1000"];
-            let flags = [&flags[..], &slower].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
-            let data = TempDir::new().expect("a scratch directory");
-            let child = spawn(data.path(), ports, &flags, "http");
-            Self { data, ports, child, flags, tls: None }
-        });
-        let members: Vec<_> = members.collect();
-        for port in members.iter().map(|member| member.ports.metrics) {
+        let peers = [(); 3].map(|()| free_port());
+        let cluster = peers.map(|peer| format!("m{peer}=http://127.0.0.1:{peer}")).join(",");
+        let slower = ["--heartbeat-interval", "100", "--election-timeout", "1000", "--initial-cluster-token", &cluster];
+        // None of them is healthy before the others are there.
+        let members = peers.map(|peer| Self::member(peer, &cluster, &slower, None, server::is_open));
+        for port in members.iter().map(|member| member.metrics) {
             wait_until_or("etcd is healthy", || format!("port {port}"), || is_healthy(port));
         }
-        members
+        members.into()
     }
 
     fn make(flags: &[&str], tls: Option<Papers>) -> Self {
+        let peer = free_port();
+        Self::member(peer, &format!("m{peer}=http://127.0.0.1:{peer}"), flags, tls, is_healthy)
+    }
+
+    /// `is_up` asks at the port of the metrics.
+    fn member(peer: u16, cluster: &str, flags: &[&str], tls: Option<Papers>, is_up: fn(u16) -> bool) -> Self {
+        let metrics = free_port();
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let (data, ports, flags, child) = server::on_a_free_port("etcd", |client| {
-            let (data, ports) = (TempDir::new().expect("a scratch directory"), Ports { client, ..Ports::free() });
-            let peer = format!("m=http://127.0.0.1:{}", ports.peer);
-            let flags = [&["--name", "m", "--initial-cluster", &peer], flags].concat();
-            let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
-            let mut child = spawn(data.path(), ports, &flags, scheme);
-            child.comes_up(|| is_healthy(ports.metrics)).then_some((data, ports, flags, child))
-        });
-        Self { data, ports, child, flags, tls }
+        let name = format!("m{peer}");
+        let flags = [&["--name", &name, "--initial-cluster", cluster], flags].concat();
+        let flags: Vec<_> = flags.into_iter().map(str::to_owned).collect();
+        let launch = move |data: &Path, client: u16| {
+            let listen = format!("{scheme}://{}:{client}", server::listen_on());
+            let (client, peer) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+            let mut command = server::mortal("etcd");
+            command
+                .args(["--logger", "zap", "--log-level", "error"])
+                .arg("--data-dir")
+                .arg(data.join("data"))
+                .args(["--listen-client-urls", &listen, "--advertise-client-urls", &client])
+                .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+                .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{metrics}")])
+                // SIGKILL leaves the page cache alone. And a login does not have to be slow here.
+                .args(["--unsafe-no-fsync", "--bcrypt-cost", "4"])
+                .args(&flags);
+            command
+        };
+        let data = TempDir::new().expect("a scratch directory");
+        Self { daemon: Daemon::start("etcd", data, launch, move |_| is_up(metrics)), metrics, tls }
     }
 
     pub fn host(&self) -> String {
-        format!("127.0.0.1:{}", self.ports.client)
+        self.address().to_string()
     }
 
     pub fn tls(&self) -> &Papers {
@@ -160,7 +149,7 @@ impl Server {
     pub fn back_up(&mut self) -> TempDir {
         self.kill();
         let copy = TempDir::new().expect("a scratch directory");
-        copy_data(self.data.path(), copy.path());
+        copy_data(self.daemon.data.path(), copy.path());
         self.start_again();
         copy
     }
@@ -168,8 +157,8 @@ impl Server {
     /// Goes on with what it had then.
     pub fn restore(&mut self, copy: &TempDir) {
         self.kill();
-        std::fs::remove_dir_all(self.data.path().join("data")).expect("etcd has a data directory");
-        copy_data(copy.path(), self.data.path());
+        std::fs::remove_dir_all(self.daemon.data.path().join("data")).expect("etcd has a data directory");
+        copy_data(copy.path(), self.daemon.data.path());
         self.start_again();
     }
 
@@ -179,7 +168,7 @@ impl Server {
     }
 
     fn count(&self, counter: &str, methods: &[&str]) -> u64 {
-        let metrics = http_get(self.ports.metrics, "/metrics").expect("etcd tells its metrics");
+        let metrics = http_get(self.metrics, "/metrics").expect("etcd tells its metrics");
         let methods: Vec<_> = methods.iter().map(|method| format!("grpc_method=\"{method}\"")).collect();
         let lines = metrics.lines().filter(|line| line.starts_with(counter));
         let lines = lines.filter(|line| methods.iter().any(|method| line.contains(method)));
@@ -190,15 +179,11 @@ impl Server {
     pub fn answered(&self, method: &str) -> u64 {
         self.count("grpc_server_handled_total{", &[method])
     }
-
-    pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("a child can be waited for").is_none()
-    }
 }
 
 impl server::Server for Server {
-    fn port(&self) -> u16 {
-        self.ports.client
+    fn daemon(&self) -> &Daemon {
+        &self.daemon
     }
 
     fn url(&self, address: SocketAddr) -> String {
@@ -211,22 +196,9 @@ impl server::Server for Server {
         }
     }
 
-    fn pid(&self) -> Pid {
-        self.child.pid()
-    }
-
-    fn start_again(&mut self) {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let port = self.ports.metrics;
-        wait_until("etcd starts again", || {
-            self.child = spawn(self.data.path(), self.ports, &self.flags, scheme);
-            self.child.comes_up(|| is_healthy(port))
-        });
-    }
-
     fn wipe(&mut self) {
         self.kill();
-        std::fs::remove_dir_all(self.data.path().join("data")).expect("etcd has a data directory");
+        std::fs::remove_dir_all(self.daemon.data.path().join("data")).expect("etcd has a data directory");
         self.start_again();
         server::prepare(self);
     }
@@ -248,24 +220,6 @@ impl server::Server for Server {
 fn copy_data(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from.join("data")).arg(to).status();
     assert!(copied.expect("cp runs").success());
-}
-
-fn spawn(data: &Path, ports: Ports, flags: &[String], scheme: &str) -> Process {
-    let Ports { client, peer, metrics } = ports;
-    let listen = format!("{scheme}://{}:{client}", server::listen_on());
-    let (client, peer) = (format!("{scheme}://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
-    let mut command = server::mortal("etcd");
-    command
-        .args(["--logger", "zap", "--log-level", "error"])
-        .arg("--data-dir")
-        .arg(data.join("data"))
-        .args(["--listen-client-urls", &listen, "--advertise-client-urls", &client])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-        .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{metrics}")])
-        // SIGKILL leaves the page cache alone. And a login does not have to be slow here.
-        .args(["--unsafe-no-fsync", "--bcrypt-cost", "4"])
-        .args(flags);
-    server::start_quietly(command)
 }
 
 /// It has a leader, and that leads.

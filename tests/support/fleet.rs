@@ -1,19 +1,13 @@
 //! Several candidates of one shard, as real processes, and the stamps that their COMMANDs wrote.
 
 use super::evidence::{self, Evidence};
-use super::process::{Process, told_of};
+use super::prelude::*;
+use super::process::told_of;
 pub use leaderrun::internals::cli::leaderctl::selftest::evidence::Life;
 use leaderrun::internals::cli::leaderctl::selftest::evidence::Stamps;
-use leaderrun::internals::time::BootInstant;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use std::process::ExitStatus;
 
 /// Long enough for two slow cores; what ends sooner is not waited for.
 pub const PATIENCE: Duration = Duration::from_secs(90);

@@ -2,19 +2,13 @@
 //! there, so no Pod is started and no namespace is ever gone.
 
 use super::etcd;
-use super::fleet::wait_until;
 use super::papers::Papers;
-use super::process::Process;
-use super::server::{self, Server as _};
-use nix::sys::signal::Signal;
-use nix::unistd::Pid;
-use serde_json::{Value, json};
+use super::prelude::*;
+use super::server;
+use serde_json::json;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use tempfile::TempDir;
+use std::sync::{Mutex, Weak};
 use yaml_rust2::YamlLoader;
 
 /// What a candidate needs, as users are told to apply it.

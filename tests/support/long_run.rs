@@ -6,17 +6,14 @@
 //! One fault never occurs, because leaderrun promises nothing about it: all three keepers of a tree harmed at once. So
 //! harm to one of them is over, or its tree is dead, before the next one is harmed.
 
-use crate::support::fleet::wait_until;
+use crate::support::prelude::*;
 use crate::support::proxy::NetworkFault;
 use crate::support::random::Random;
 use crate::support::server::Server;
-use crate::support::world::{Ends, Kit, LEASE, Story, TIMING, World, name};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::support::world::{Ends, Kit, LEASE, Story, World, name};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::thread::{scope, sleep};
-use std::time::{Duration, Instant};
 
 pub type Stores = &'static [(&'static str, fn() -> Box<dyn Server>)];
 

@@ -1,11 +1,8 @@
 //! A fleet of leaderruns and of programs that take only the lock that both share.
 
 use super::evidence::Evidence;
-use super::fleet::Fleet;
-use nix::sys::signal::Signal;
-use std::process::Command;
+use super::prelude::*;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 /// How long the lock of the others lasts; our lease is shorter.
 pub const TTL: Duration = Duration::from_secs(5);

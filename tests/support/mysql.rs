@@ -1,12 +1,9 @@
 //! A real MariaDB for tests, or the MySQL whose server program TEST_MYSQLD names.
 
+use super::prelude::*;
 use super::server::{self, Daemon, Servant, run};
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::LazyLock;
-use tempfile::TempDir;
 
 /// Where the leases are, and who may do everything there without a password, over TCP as well.
 pub const DATABASE: &str = "leases";

@@ -1,17 +1,14 @@
 //! A real nats-server for tests, and a client, which does what an operator does with `nats`.
 
+use super::prelude::*;
 use super::proxy::RUNTIME;
-use super::server::{self, Daemon, Server as _, prepare};
+use super::server::{self, Daemon};
 use async_nats::{Message, Request};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::ffi::OsString;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
-use std::time::Duration;
-use tempfile::TempDir;
 
 /// The bucket that the tests use.
 pub const BUCKET: &str = "locks";

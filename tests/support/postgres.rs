@@ -1,14 +1,10 @@
 //! A real PostgreSQL for tests, and a PgBouncer before it.
 
-use super::process::Process;
-use super::server::{self, Daemon, Servant, Server as _, run};
-use std::fs;
+use super::prelude::*;
+use super::server::{self, Daemon, Servant, run};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::LazyLock;
-use tempfile::TempDir;
 
 pub const LOCKS: &str = "public.leaderrun";
 /// Who owns the databases, and has no password.

@@ -1,11 +1,9 @@
 //! Processes that end with the test that started them.
 
-use super::fleet::wait_until;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use super::prelude::*;
 use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ExitStatus};
 
 /// Killed and reaped when it is dropped.
 pub struct Process(Child);

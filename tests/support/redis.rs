@@ -1,12 +1,9 @@
 //! A real Redis server for tests.
 
+use super::prelude::*;
 use super::server::{self, Daemon};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-use tempfile::TempDir;
 
 /// A redis-server of one's own, gone when this is dropped.
 pub struct Server(Daemon);

@@ -1,18 +1,12 @@
 //! A store's real server, for the tests that are the same for all stores.
 
-use super::fleet::{children_of, wait_until};
-use super::process::Process;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use super::prelude::*;
 use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, mpsc};
-use std::{fs, io, thread};
-use tempfile::TempDir;
+use std::{io, thread};
 
 type Launch = dyn Fn(&Path, u16) -> Command + Send + Sync;
 type IsUp = dyn Fn(u16) -> bool + Send + Sync;

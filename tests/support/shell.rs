@@ -1,10 +1,6 @@
 //! A shell in a terminal of its own (tmux).
 
-use super::fleet::wait_until_or;
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
+use super::prelude::*;
 
 /// An interactive bash in a terminal of its own.
 pub struct Shell {

@@ -1,13 +1,8 @@
 //! Other users of this machine, and what they do: bind names of sockets that candidates need.
 
 use super::fleet::copy_program;
-use super::process::Process;
-use std::fs;
+use super::prelude::*;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
 
 pub const NOBODY: u32 = 65534;
 

@@ -1,15 +1,10 @@
 //! The world of a story: the server of a store, candidates, and proxies between them that misbehave on demand.
 
-use super::fleet::{Fleet, Life, children_of};
+use super::prelude::*;
 use super::proxy::{NetworkFault, Proxy};
-use super::server::{Server, prepare};
-use nix::unistd::Pid;
+use super::server::Server;
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
-use tempfile::TempDir;
 
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(6);
 /// For [`LEASE`].
