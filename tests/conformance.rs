@@ -692,7 +692,6 @@ fn file_bench() -> Ready<(Bench, tempfile::TempDir)> {
     ready((Bench::of((0..8).map(open)), scratch))
 }
 
-/// Of a store behind a network, and the server that it is on.
 async fn remote_bench<S>(start: impl FnOnce() -> S + Send + 'static) -> (Bench, S)
 where
     S: support::server::Server + Send + 'static,

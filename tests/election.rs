@@ -102,7 +102,6 @@ impl Play {
         self.renewed(answer)
     }
 
-    /// The lease was given back.
     fn released(&mut self) -> Vec<Action> {
         self.tell(Event::Released { answer: Ok(Release::Released) })
     }
@@ -755,7 +754,6 @@ fn entering_with(change: impl FnOnce(&mut Settings)) -> Play {
     play
 }
 
-/// The same, and it runs.
 fn running_a_job() -> Play {
     let mut play = entering();
     let actions = play.tell(booked(Ok(Booking::Booked(Booked::default()))));
@@ -938,7 +936,6 @@ fn a_job_is_run_once_by_one_process_whatever_ends_it() {
 
 const FAILED: HookEnd = HookEnd::Exited(3);
 
-/// The hook before COMMAND fails, and the lease is released.
 fn unready(play: &mut Play) -> Vec<Action> {
     let actions = play.tell(Event::Tree(TreeEvent::Unready(FAILED)));
     assert_eq!(actions, [Action::Say(Notice::Unready(FAILED))]);

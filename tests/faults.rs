@@ -340,7 +340,6 @@ macro_rules! told {
     };
 }
 
-/// The stories, of plain candidates.
 macro_rules! stories {
     ($store:ident, $start:expr, $stories:tt) => {
         told!(BARE, "", $store, $start, $stories);
@@ -430,7 +429,6 @@ mod slow_answers {
     }
 }
 
-/// Stories that are drawn.
 mod random_faults {
     use crate::long_run::{Limit, Stores, tell_stories};
     use std::time::Duration;

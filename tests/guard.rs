@@ -415,7 +415,6 @@ fn a_guard_started_by_hand_does_nothing() {
     said.ended(64).tells("only leaderrun starts this program");
 }
 
-/// A frozen guard or backstop cannot keep a leader from leaving.
 fn a_frozen_process_is_passed_over(backstop: bool) {
     let mut fleet = fleet(&["one"], &["daemon"]).fleet;
     let leader = fleet.leader();

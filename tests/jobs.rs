@@ -34,7 +34,6 @@ impl Place {
         command
     }
 
-    /// It runs to its end: its status, and what it said.
     fn attempt(&self, name: &str, shift: i64, job: &[&str], then: &str) -> (i32, String) {
         let said = self.host(name, shift, job, then).said();
         (said.code, said.err)
@@ -57,7 +56,6 @@ impl Place {
         self.object(&["status", "shard", "--json"])["last_run"].clone()
     }
 
-    /// Starts a run that goes on until it is killed.
     fn start(&self, name: &str, job: &[&str]) -> Child {
         let child = self.host(name, 0, job, "sleep 1000").spawn().unwrap();
         wait_until("it runs", || self.lines().iter().any(|line| line.starts_with(name)));

@@ -95,7 +95,6 @@ fn is(value: f64, wanted: u64) -> bool {
 }
 
 impl Place {
-    /// Starts a candidate, and answers where it listens.
     fn start(&mut self, owner: &str, flags: &[&str]) -> String {
         let address = format!("127.0.0.1:{}", free_port());
         self.start_at(owner, &address, flags);
@@ -386,7 +385,6 @@ fn who_writes_without_end_or_connects_a_thousand_times_takes_neither_memory_nor_
     place.fleet.conclude();
 }
 
-/// Runs a candidate whose COMMAND leaves a file behind, and expects it to be refused in one line.
 #[track_caller]
 fn refused(address: &str, status: i32, words: &str) {
     let scratch = TempDir::new().unwrap();

@@ -87,7 +87,6 @@ fn the_page_has_every_reason_for_an_end_and_no_other() {
     assert_eq!(written, known);
 }
 
-/// Of the program and all its verbs.
 fn arguments(command: &Command) -> Vec<Arg> {
     let verbs = command.get_subcommands().filter(|verb| verb.get_name() != "help");
     command.get_arguments().cloned().chain(verbs.flat_map(arguments)).collect()
@@ -167,7 +166,6 @@ fn items(page: &str) -> Vec<Item> {
     finished
 }
 
-/// The lines from one `.Sh` to the next.
 fn section<'a>(page: &'a str, name: &str) -> &'a str {
     let (_, rest) = page.split_once(&format!("\n.Sh {name}\n")).unwrap_or_else(|| panic!("no section {name}"));
     rest.split("\n.Sh ").next().expect("a split has a first part")
@@ -199,7 +197,6 @@ fn each_option_has_an_item_with_its_spellings_its_variable_its_default_and_its_v
     }
 }
 
-/// What an item should say of an option, and does not.
 fn lacks(Item { head, body }: &Item, argument: &Arg) -> Option<String> {
     let variable: Names = variable_of(argument).into_iter().collect();
     if variables_in(head) != variable {
@@ -359,7 +356,6 @@ fn the_table_in_the_guide_has_every_exit_status_and_no_other() {
 mod seconds {
     use super::*;
 
-    /// The seconds that `--explain` prints for a name.
     fn explained(store: &str, options: &[&str], name: &str) -> f64 {
         let output = process::Command::new(env!("CARGO_BIN_EXE_leaderrun"))
             .args(["--config", "/dev/null", "--store", store, "--explain"])
@@ -373,7 +369,6 @@ mod seconds {
         humantime::parse_duration(value).unwrap().as_secs_f64()
     }
 
-    /// A URL with this scheme.
     fn url_of(scheme: &str) -> &'static str {
         let urls = [
             "postgres://h/d",
@@ -580,7 +575,6 @@ fn every_test_that_the_evidence_names_is_there() {
     assert!(seen > 80, "only {seen} tests are named");
 }
 
-/// Whether what stands before a function says that it is a test.
 fn is_marked(before: &str) -> bool {
     let attributes = before.rsplit("\n}\n").next().unwrap_or(before);
     attributes.contains("#[test]") || attributes.contains("#[tokio::test")

@@ -14,11 +14,9 @@ use support::prelude::*;
 /// The lease outlasts a stall of the machine, unless a test waits for its end.
 const TIMING: [&str; 8] = ["--lease", "30s", "--renew", "500ms", "--kill-after", "500ms", "--retry", "200ms"];
 
-/// One service, as its manager sees it.
 struct Service {
     socket: UnixDatagram,
     name: String,
-    /// Every line that it was told so far.
     told: RefCell<Vec<String>>,
     child: Option<Process>,
 }
@@ -65,7 +63,6 @@ impl Service {
         wait_until_or(line, || format!("{:?}", self.told()), || self.was_told(line));
     }
 
-    /// The last one.
     fn status(&self) -> String {
         self.told().iter().rev().find_map(|line| line.strip_prefix("STATUS=").map(str::to_owned)).unwrap_or_default()
     }
@@ -78,7 +75,6 @@ impl Service {
         self.told().iter().filter(|line| *line == "WATCHDOG=1").count()
     }
 
-    /// Waits until it was fed so many times more.
     fn wait_for_food(&self, times: usize) {
         let before = self.fed();
         wait_until_or("fed", || format!("{:?}", self.told()), || self.fed() >= before + times);

@@ -38,7 +38,6 @@ fn in_words(action: &Action, now: BootInstant) -> String {
     }
 }
 
-/// An election, and what was written down of it.
 struct Story {
     election: Election,
     text: String,

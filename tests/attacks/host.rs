@@ -163,7 +163,6 @@ pub fn program(name: &str) -> String {
     directory.path().join(name).to_str().expect("text").to_owned()
 }
 
-/// Everybody may look into it.
 pub fn open_to_all(directory: &Path) {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }

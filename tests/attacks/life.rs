@@ -8,7 +8,6 @@ use std::os::unix::fs::FileExt;
 /// More than `struct life` takes.
 const BYTES: u64 = 4096;
 
-/// How far an attack has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     Beginning,
@@ -51,12 +50,10 @@ impl Life {
         BootInstant::from_nanos(self.word(1))
     }
 
-    /// When it ends by itself.
     pub fn until(&self) -> BootInstant {
         BootInstant::from_nanos(self.word(2))
     }
 
-    /// Lets the attack begin.
     pub fn go(&self) {
         self.file.write_all_at(&1_u64.to_ne_bytes(), 3 * 8).expect("it can be written");
     }
@@ -69,7 +66,6 @@ impl Life {
         }
     }
 
-    /// How many processes were made.
     pub fn births(&self) -> u64 {
         self.word(5)
     }

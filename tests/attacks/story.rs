@@ -22,7 +22,6 @@ const SECONDS_OF_A_BOMB: u32 = 60;
 /// A bomb has the machine to itself, and so has a story about scarce processors.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Where the lease is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
     /// In a directory: held as long as one of our processes lives.
@@ -31,7 +30,6 @@ enum Store {
     Redis,
 }
 
-/// What ends the first leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// SIGTERM to leaderrun.
@@ -52,11 +50,9 @@ enum Event {
     AllFrozen,
 }
 
-/// As whom leaderrun runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     Root,
-    /// A user of its own.
     Somebody,
     /// Root, and COMMAND a user of its own, of whom there may be 600 processes.
     RootAndSomebody,

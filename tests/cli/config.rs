@@ -21,7 +21,6 @@ impl Place {
         format!("file:{}", self.path(name).display())
     }
 
-    /// A file with `text`.
     fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
         fs::write(self.path(name), text).unwrap();
         self.path(name).to_str().unwrap().to_owned()
@@ -38,7 +37,6 @@ impl Place {
         command
     }
 
-    /// Runs it with `text` for its configuration.
     fn run(&self, text: &str, arguments: &[&str]) -> Said {
         self.leaderrun(text).args(arguments).said()
     }

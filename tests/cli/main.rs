@@ -15,7 +15,6 @@ use support::prelude::*;
 use support::squatting::{NOBODY, as_nobody, by_user, copied};
 use support::verbs::ASKING;
 
-/// What a run said, and whether COMMAND was started.
 struct Ran {
     said: Said,
     started: bool,
@@ -47,7 +46,6 @@ fn without_time(line: &str) -> &str {
     }
 }
 
-/// Runs `leaderrun FLAGS SHARD touch FILE`.
 fn run_with(flags: &[&str], shard: &str, prepare: impl Fn(&mut Command)) -> Ran {
     let scratch = TempDir::new().unwrap();
     let file = scratch.path().join("started");
@@ -592,7 +590,6 @@ fn a_record_that_something_else_wrote_is_not_overwritten() {
     assert_eq!(fs::read_to_string(&record).unwrap(), "{\"mine\": true}");
 }
 
-/// Somebody who leads until it is dropped.
 fn leader_of(store: &str) -> Process {
     let child = Process::start(leaderrun().args(["-q", "--store", store, "shard", "sleep", "1000"]));
     // The lock is taken before the record says who has it.

@@ -39,7 +39,6 @@ trait Cluster {
     /// One on each host, from the first on.
     fn members(&mut self) -> &mut [Member];
 
-    /// SIGKILL to all that is on this host.
     fn kill(&mut self, host: usize) {
         self.members()[host].kill();
     }
@@ -84,7 +83,6 @@ struct Kind {
     store: &'static str,
     start: fn(&Network) -> Box<dyn Cluster>,
     timing: Timing,
-    /// The servers' hosts.
     servers: usize,
     /// No lease is renewed before the other server is back as well.
     waits: bool,

@@ -31,7 +31,6 @@ impl Member {
         self.child = Some(start_quietly(command));
     }
 
-    /// SIGKILL to all of it.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             end_with_children(&mut child);
@@ -75,7 +74,6 @@ pub fn wait_calmly_until(what: &str, explain: impl Fn() -> String, mut condition
     });
 }
 
-/// What most of them say.
 pub fn majority<T: PartialEq + Clone>(said: &[Option<T>]) -> Option<T> {
     let count = |one: &T| said.iter().flatten().filter(|other| *other == one).count();
     said.iter().flatten().find(|one| count(one) * 2 > said.len()).cloned()

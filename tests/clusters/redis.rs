@@ -14,7 +14,6 @@ pub struct Redis {
     _data: TempDir,
 }
 
-/// Of servers.
 const SERVERS: usize = 2;
 
 impl Redis {

@@ -27,7 +27,6 @@ fn ends(play: &mut Play, end: CommandEnd) -> Vec<Action> {
     play.tell(Event::Tree(TreeEvent::Dead))
 }
 
-/// It ends, and waits to be started again: for how long.
 fn fails(play: &mut Play, number: u32) -> Duration {
     let actions = ends(play, FAILED);
     match actions[..] {

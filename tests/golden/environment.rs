@@ -31,7 +31,6 @@ struct Told {
 }
 
 impl Told {
-    /// A candidate with little in its environment.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = leaderrun();
         command.env_clear().env("PATH", "/usr/bin:/bin").env("LEADERRUN_CONFIG", "/dev/null");

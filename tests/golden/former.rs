@@ -4,7 +4,6 @@ use crate::support::prelude::*;
 #[cfg(feature = "redis")]
 use std::os::unix::net::UnixStream;
 
-/// The versions that are kept.
 fn versions() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/former");
     let versions: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -12,7 +11,6 @@ fn versions() -> Vec<PathBuf> {
     versions
 }
 
-/// A store as a former version has left it.
 struct Former {
     url: String,
     _directory: TempDir,
@@ -46,7 +44,6 @@ impl Former {
         command.stdin(Stdio::null()).said()
     }
 
-    /// What a verb prints: an object a line.
     fn ask(&self, words: &[&str]) -> Vec<Value> {
         objects(&self.run(env!("CARGO_BIN_EXE_leaderctl"), words).out)
     }

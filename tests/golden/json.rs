@@ -63,7 +63,6 @@ impl Told {
         self.text.extend([format!("== {what}: {count} lines\n{members}\n")]);
     }
 
-    /// What a verb prints, and its status.
     fn ask(&mut self, words: &[&str]) {
         self.ask_and(words, ".");
     }

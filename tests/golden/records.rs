@@ -66,7 +66,6 @@ fn pin(name: &str, url: &str, plain: &Plain, show: impl Fn() -> Vec<String>) {
 
 struct Story<'a> {
     text: String,
-    /// What was told last.
     known: Vec<String>,
     plain: &'a Plain,
     show: &'a dyn Fn() -> Vec<String>,
@@ -89,7 +88,6 @@ async fn claim(store: &dyn Store, candidate: &Candidate) -> Term {
     granted_in_time(store, candidate).await.term
 }
 
-/// The URL of a server that has what the store needs.
 fn ready(server: &mut dyn crate::support::server::Server) -> String {
     prepare(server);
     server.grow_old();

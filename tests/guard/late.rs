@@ -7,7 +7,6 @@ use crate::support::server::is_gone;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 
-/// How long they are stopped.
 const PAUSE: Duration = Duration::from_secs(2);
 
 struct Leader {

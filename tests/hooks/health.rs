@@ -31,7 +31,6 @@ impl Place {
         Process::start(&mut self.with_timing(usual, name, flags, script))
     }
 
-    /// Makes COMMANDs healthy, or ill.
     fn are_well(&self, well: bool) {
         let done = if well { fs::write(self.path("well"), "") } else { fs::remove_file(self.path("well")) };
         done.unwrap();

@@ -31,7 +31,6 @@ impl Place {
         self.path("diary")
     }
 
-    /// Who did what so far.
     fn lines(&self) -> Vec<String> {
         fs::read_to_string(self.diary()).unwrap_or_default().lines().map(str::to_owned).collect()
     }
@@ -76,7 +75,6 @@ impl Place {
 const LINE: &str =
     r"set -- $LEADERRUN_CANDIDATE $LEADERRUN_EVENT $LEADERRUN_REASON $LEADERRUN_EXIT_STATUS; echo $* >> $DIARY";
 const LINES: [&str; 6] = ["--pre-start", LINE, "--pre-stop", LINE, "--post-stop", LINE];
-/// A COMMAND that says when it starts and when it is asked to stop.
 const COMMAND: &str = r"trap 'echo $LEADERRUN_CANDIDATE term >> $DIARY; exit 5' TERM; echo $LEADERRUN_CANDIDATE command >> $DIARY
                         while :; do sleep 0.02; done";
 

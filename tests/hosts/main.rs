@@ -28,7 +28,6 @@ const LONG_TIMING: [&str; 10] =
     ["--lease", "22s", "--renew", "1s", "--kill-after", "1s", "--retry", "1s", "--stop-timeout", "1s"];
 const HOSTS: usize = 3;
 
-/// Three candidates on hosts of their own.
 struct Hosts {
     network: Network,
     fleet: Fleet,

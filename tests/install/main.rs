@@ -58,7 +58,6 @@ fn failed(said: Said, status: i32, part: &str) {
     assert!(said.err.starts_with("install.sh: "), "{said:?}");
 }
 
-/// Every file below `directory`, by its path from there.
 fn files_below(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut directories = vec![directory.to_owned()];

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::Child;
 
-/// What each candidate is called.
 fn owner(host: u32, shard: u32) -> String {
     format!("web{host}-{shard}")
 }
@@ -64,19 +63,16 @@ impl Place {
         self.objects(&["list", "queue/", "--json"])
     }
 
-    /// How many standbys have announced themselves.
     fn waiting(&self) -> u64 {
         self.rows().iter().filter_map(|row| row["standbys"].as_u64()).sum()
     }
 
-    /// Who leads a shard.
     fn host_of(&self, shard: u32) -> Option<String> {
         let rows = self.rows();
         let row = rows.iter().find(|row| row["shard"] == format!("queue/{shard}"))?;
         row["host"].as_str().map(str::to_owned)
     }
 
-    /// How many shards each host leads.
     fn led(&self) -> BTreeMap<u32, u32> {
         let mut led = BTreeMap::new();
         for row in self.rows() {
@@ -87,7 +83,6 @@ impl Place {
         led
     }
 
-    /// Ends everything, and checks each shard.
     fn conclude(mut self, shards: u32) {
         let (until, orphans) = self.fleet.end_all();
         assert_eq!(orphans, 0, "{}", self.fleet.logs());

@@ -27,7 +27,6 @@ impl Place {
         assert!(!list.contains(&format!("\"{shard}\"")), "{list}");
     }
 
-    /// Leads it, and ends.
     fn run_once(&mut self, owner: &str) -> Life {
         self.launch(owner, &[]);
         let leader = self.fleet.leader_where(|life| life.owner == owner);

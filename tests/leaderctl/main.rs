@@ -47,7 +47,6 @@ impl Place {
     }
 }
 
-/// The lines of a program that goes on.
 struct Lines {
     _child: Process,
     lines: Receiver<String>,
@@ -307,7 +306,6 @@ fn a_shard_that_nobody_leads_is_checked_every_two_seconds() {
 const TELLING: &str = r#"env | grep ^LEADERRUN_ > "$out/told.new"; mv "$out/told.new" "$out/told"; exec sleep 1000"#;
 
 impl Place {
-    /// What COMMAND was told.
     fn told(&self) -> Vec<(String, String)> {
         let told = self.read("told");
         told.lines().filter_map(|line| line.split_once('=')).map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
@@ -327,7 +325,6 @@ fn statement(told: &[(String, String)]) -> String {
     text
 }
 
-/// As COMMAND runs it, with what that was told.
 fn verify_as_told(told: &[(String, String)], program: &str) -> Said {
     let mut command = Command::new(program.split(' ').next().unwrap());
     command.args(program.split(' ').skip(1)).args(["verify", "--json"]);

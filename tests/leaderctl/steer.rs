@@ -16,7 +16,6 @@ impl Place {
         self.fleet.leader()
     }
 
-    /// What it says where it has to leave things as they are.
     #[track_caller]
     fn refused(&self, words: &[&str]) -> String {
         self.ask(words).refused(75, "").err

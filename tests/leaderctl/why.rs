@@ -159,7 +159,6 @@ fn names(place: &Place, shard: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{beginning}{number}")).collect()
 }
 
-/// A candidate and leaderctl beside `squatter`.
 fn start_beside(squatter: &Squatter, place: &mut Place, owner: &str) {
     let mut command = squatter.beside(env!("CARGO_BIN_EXE_leaderrun"));
     command.args(TIMING).args(["-q", "--owner", owner, "--store", &place.url, &place.shard(), "--"]);

@@ -177,7 +177,6 @@ mod network {
         member.stop().await.unwrap();
     }
 
-    /// Counts how many of it were dropped.
     struct Droppable(Arc<AtomicU64>);
     impl Drop for Droppable {
         fn drop(&mut self) {

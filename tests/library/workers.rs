@@ -22,7 +22,6 @@ impl Place {
         self.fleet.launch(owner, command);
     }
 
-    /// Starts two, and answers who leads and who waits.
     fn two(&mut self, flags: &[&str]) -> (String, String) {
         self.worker("one", flags);
         self.worker("two", flags);

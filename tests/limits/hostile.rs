@@ -24,11 +24,9 @@ const LONG_ENOUGH: &str = "20s";
 /// For what never comes.
 const SOON: &str = "6s";
 
-/// Unable to reach the store.
 const UNAVAILABLE: i32 = 69;
 const CONFIGURATION: i32 = 78;
 
-/// A client of a hostile server.
 struct Victim(TcpStream);
 
 /// Serves each client in this way, in a thread of its own, until the test ends. Answers where it listens.
@@ -50,7 +48,6 @@ impl Victim {
         self.0.write_all(bytes)
     }
 
-    /// Says this again and again.
     fn repeats(&mut self, bytes: &[u8]) -> io::Result<()> {
         let many = bytes.repeat((256 << 10) / bytes.len() + 1);
         for _ in 0..MOST_SENT / many.len() {
@@ -59,7 +56,6 @@ impl Victim {
         self.listens()
     }
 
-    /// Nothing that anybody understands.
     fn raves(&mut self) -> io::Result<()> {
         let mut random = Random::new(0);
         let noise: Vec<u8> = (0..8 << 10).flat_map(|_| random.next().to_le_bytes()).collect();
@@ -83,7 +79,6 @@ impl Victim {
         Ok(heard)
     }
 
-    /// Waits until this was said.
     fn hears_of(&mut self, word: &[u8]) -> io::Result<()> {
         let mut heard = Vec::new();
         while !heard.windows(word.len()).any(|window| window == word) {

@@ -27,7 +27,6 @@ use support::fleet::{copy_program, example_program, wait_until_it_sleeps};
 use support::prelude::*;
 use support::squatting::by_user;
 
-/// A user who is not us.
 const STRANGER: u32 = 64_917;
 
 /// A pipe that takes nothing more: its reader, and its writer.

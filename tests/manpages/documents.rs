@@ -3,7 +3,6 @@
 use super::{path, read};
 use std::fs;
 
-/// Each page of the guide, by its path.
 pub fn guide() -> Vec<String> {
     fn pages(folder: &str) -> Vec<String> {
         let entries = fs::read_dir(path(folder)).expect("a folder").map(|entry| entry.expect("an entry"));
@@ -22,7 +21,6 @@ pub fn guide() -> Vec<String> {
     pages("docs")
 }
 
-/// The lines that are not in a block of code.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut within = false;
     text.lines().filter(move |line| {

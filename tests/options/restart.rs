@@ -35,7 +35,6 @@ impl Place {
         self.wait_until("it has run so often", || self.runs().len() >= number);
     }
 
-    /// How each leadership ended.
     fn history(&self) -> Vec<String> {
         let chapters = self.objects(&["history", "shard", "--json"]);
         chapters.iter().map(|chapter| chapter["ended"].as_str().unwrap_or("-").to_owned()).collect()

@@ -97,7 +97,6 @@ fn orders_of_the_shard_are_for_all_slots_and_those_of_a_slot_for_one(mut place: 
     conclude(&mut place.fleet);
 }
 
-/// What COMMAND prints that runs in a slot.
 fn printed(place: &Place, slots: &str, script: &str) -> String {
     let mut command = leaderrun();
     command.args(TIMING).args(["--slots", slots, "--store", &place.url, "db/main", "-c", script]);

@@ -15,12 +15,10 @@ impl Place {
         self.launch_with(owner, &[&["--lease", "30s"], flags].concat(), &[]);
     }
 
-    /// A shell's line that writes stamps of its own.
     fn stamp(&self, flags: &str) -> String {
         format!("exec {} {} {flags}", stamp_program().display(), self.path("beside").display())
     }
 
-    /// The stamps of what ran beside standbys.
     fn beside(&self) -> Vec<Life> {
         lives(&self.path("beside"))
     }

@@ -8,7 +8,6 @@ const PAGE: &str = include_str!("../../man/leaderctl.1");
 /// In the manual.
 const HOSTS: [&str; 3] = ["db1", "db2", "db3"];
 
-/// One command, and what it prints.
 #[derive(Debug)]
 struct Example {
     command: String,
@@ -50,7 +49,6 @@ fn shape(line: &str, hosts: &[&str]) -> String {
     shaped.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Each number is a zero.
 fn without_numbers(word: &str) -> String {
     let mut text = String::new();
     for letter in word.chars() {

@@ -15,7 +15,6 @@ fn examples() -> Vec<String> {
     blocks.collect()
 }
 
-/// The only example with that in it.
 fn example(part: &str) -> String {
     let mut found = examples().into_iter().filter(|example| example.contains(part));
     let example = found.next().unwrap_or_else(|| panic!("no example has {part:?}"));
@@ -38,7 +37,6 @@ mod sql {
         server
     }
 
-    /// What COMMAND runs.
     fn script() -> String {
         example("psql")
     }
@@ -50,7 +48,6 @@ mod sql {
         command.env("PSQLRC", "/dev/null").env_remove("PGPASSWORD").env_remove("PGOPTIONS").env_remove("PGSERVICE")
     }
 
-    /// What the script prints when it is run in that term.
     fn write(server: &Server, term: u64) -> String {
         let mut shell = Command::new("sh");
         let shell = shell.args(["-ec", &script()]).env("LEADERRUN_TERM", term.to_string());
@@ -139,7 +136,6 @@ mod dynamodb {
         read.into_iter().map(attribute).collect()
     }
 
-    /// Sends what the command of the manual sends.
     async fn write(client: &Client, term: u64) -> Result<(), UpdateItemError> {
         let words = words(term);
         assert_eq!(words[..2], ["dynamodb", "update-item"]);

@@ -6,7 +6,6 @@ use crate::support::prelude::*;
 const DASHBOARD: &str = include_str!("../../examples/grafana/leaderrun.json");
 const ALERTS: &str = include_str!("../../examples/prometheus/alerts.yml");
 
-/// The names of metrics in a text.
 fn metrics_in(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.filter(|word| word.starts_with("leaderrun_")).map(str::to_owned).collect()

@@ -32,7 +32,6 @@ impl Serve {
         fs::read_to_string(self.scratch.path().join("log")).unwrap()
     }
 
-    /// Sends these bytes.
     pub fn send(&self, request: &str) -> io::Result<Answer> {
         let stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
@@ -59,7 +58,6 @@ impl Serve {
         all["shards"].as_array().unwrap().iter().find(|shard| shard["shard"] == name).cloned().unwrap_or_default()
     }
 
-    /// The value of a metric with these labels.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let text = self.get("/metrics");
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())

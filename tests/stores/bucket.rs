@@ -1,5 +1,4 @@
-//! The store `s3://` against moto's S3: what is particular to it. What every store promises is tested by the
-//! conformance suite.
+//! The store `s3://` against moto's S3.
 
 mod access;
 mod check;
@@ -25,7 +24,6 @@ async fn store(endpoint: &str) -> LeaseStore {
     LeaseStore::new(Objects::open(&address(endpoint), REQUEST_TIMEOUT).await.expect("the address is right"))
 }
 
-/// A server with a bucket that has remembered for an hour.
 fn old_server() -> Server {
     let mut server = Server::durable();
     server.grow_old();

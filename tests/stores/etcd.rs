@@ -1,5 +1,4 @@
-//! The store `etcd://` against real etcds: what is particular to it. What every store promises is tested by the
-//! conformance suite.
+//! The store `etcd://` against real etcds.
 
 mod auth;
 mod cluster;

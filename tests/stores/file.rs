@@ -1,5 +1,4 @@
-//! The store `file:` against other users of the machine, and against what happens to its directory. What every store
-//! promises is tested by the conformance suite.
+//! The store `file:` against other users of the machine, and against what happens to its directory.
 
 mod modes;
 mod planted;
@@ -23,17 +22,14 @@ fn open_place() -> Place {
 }
 
 impl Place {
-    /// Of the store.
     fn directory(&self) -> PathBuf {
         self.path("store")
     }
 
-    /// `leaderrun FLAGS shard WORDS`.
     fn run(&self, flags: &[&str], words: &[&str]) -> Said {
         end_of(leaderrun().args(["--store", &self.url]).args(flags).arg("shard").args(words))
     }
 
-    /// Starts a candidate whose COMMAND stamps.
     fn start(&mut self, owner: &str, flags: &[&str]) {
         self.fleet.start(owner, &[&["--store", &self.url, "--renew", "1s"], flags].concat(), &[], &[]);
     }
@@ -77,14 +73,12 @@ impl Stranger {
         Self { child, input, output }
     }
 
-    /// The next thing that came of it.
     fn says(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    /// Fills these sockets.
     fn fills(how: &str, seats: &[String]) -> Self {
         let mut stranger = Self::does([how].into_iter().chain(seats.iter().map(String::as_str)));
         for seat in seats {

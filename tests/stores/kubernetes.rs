@@ -1,5 +1,4 @@
-//! The store `kubernetes:` against real API servers: what is particular to it. What every store promises is tested by the
-//! conformance suite.
+//! The store `kubernetes:` against real API servers.
 
 mod electors;
 // They take `--listen`.

@@ -1,5 +1,4 @@
-//! The store `mysql://` against a real MariaDB: what is particular to it. What every store promises is tested by the
-//! conformance suite.
+//! The store `mysql://` against a real MariaDB.
 
 mod access;
 mod check;
@@ -38,7 +37,6 @@ impl Table {
         self.url().replace(&format!("//{ADMIN}@"), &format!("//{user}@"))
     }
 
-    /// A user of one's own, without any grant.
     fn user(&self) -> String {
         let user = format!("user_{}", self.name);
         self.server.sql(&format!("CREATE USER {user}"));

@@ -1,5 +1,4 @@
-//! The store `nats://` against a real nats-server: what is particular to it. What every store promises is tested by the
-//! conformance suite, and what it stands by the faults.
+//! The store `nats://` against a real nats-server.
 
 mod access;
 mod check;
@@ -21,7 +20,6 @@ async fn server() -> Server {
     server
 }
 
-/// Makes the bucket, and says that nobody has used it.
 async fn ready(url: &str) {
     let store = open(url).await;
     store.prepare().await.expect("the bucket is made");
@@ -49,7 +47,6 @@ fn short(owner: &str) -> Candidate {
     with_lease(owner, SHORT)
 }
 
-/// Of that shard.
 const KEY: &str = "=shard.db/main";
 
 /// What does not come fails the test.

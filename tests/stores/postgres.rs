@@ -1,5 +1,4 @@
-//! The store `postgres://` against a real PostgreSQL: what is particular to it. What every store promises is tested by
-//! the conformance suite.
+//! The store `postgres://` against a real PostgreSQL.
 
 mod access;
 mod advisory;
@@ -52,7 +51,6 @@ impl Stranger {
         Self(client)
     }
 
-    /// The first value of the answer to these statements.
     async fn ask(&self, statements: &str) -> String {
         let answer = self.0.simple_query(statements).await.expect("an answer");
         let value = |part| if let SimpleQueryMessage::Row(row) = part { row.get(0).map(str::to_owned) } else { None };

@@ -1,5 +1,4 @@
-//! The stores `redis://` and its kin against real redis-servers: what is particular to them. What every store
-//! promises is tested by the conformance suite.
+//! The stores `redis://` and its kin against real redis-servers.
 
 mod access;
 mod check;
@@ -40,7 +39,6 @@ fn old_server() -> Server {
     server
 }
 
-/// The session that the shard's document names.
 fn session_in(server: &Server) -> String {
     server.cli(&["HGET", LOCK, "session"])
 }

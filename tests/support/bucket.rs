@@ -22,7 +22,6 @@ pub fn marker(created: u128) -> String {
     format!(r#"{{"format":2,"write":"x","text":"{text}","session":null,"term":0,"sequence":0,"ends_ms":null}}"#)
 }
 
-/// A server of one's own, gone when this is dropped.
 pub struct Server {
     /// None once it was killed: nobody keeps its number from being given to another process.
     pid: Option<Pid>,
@@ -44,7 +43,6 @@ impl Server {
         server
     }
 
-    /// Writes that it has remembered for so long.
     pub fn mark(&self, age: u128) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
         let created = since.as_millis() - age;
@@ -77,7 +75,6 @@ impl Server {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The names of all objects, without the prefix.
     pub fn keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         let mut after = String::new();
@@ -109,7 +106,6 @@ impl Server {
         assert_eq!(self.ask("DELETE", &format!("/locks/{PREFIX}/{key}"), "").0, 204, "{key}");
     }
 
-    /// Asks it by hand.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         let head = format!(
@@ -128,7 +124,6 @@ pub fn denial() -> Fate {
     Fate::Answer(Response { status: 403, headers: Vec::new(), body: body.to_owned() })
 }
 
-/// What `--store` takes for a server that is reached there.
 pub fn url(endpoint: &str) -> String {
     format!("s3://locks/{PREFIX}?region=eu-west-1&endpoint={endpoint}")
 }

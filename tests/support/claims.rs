@@ -128,7 +128,6 @@ pub async fn one_wins_every_race(stores: &[Arc<dyn Store>], shard: &str, races: 
     }
 }
 
-/// How long from now a grant makes its leader wait.
 pub fn wait_of(grant: &Grant) -> Duration {
     grant.start_after.map_or(Duration::ZERO, |until| until.since(BootInstant::now()))
 }
@@ -148,7 +147,6 @@ pub fn listens<S: Store + ?Sized + 'static>(store: &Arc<S>) -> JoinHandle<Result
     tokio::spawn(async move { store.changed(&shard()).await })
 }
 
-/// Renews while the test goes on.
 pub fn renews<S: Store + ?Sized + 'static>(
     store: &Arc<S>,
     candidate: &Candidate,
@@ -159,7 +157,6 @@ pub fn renews<S: Store + ?Sized + 'static>(
     tokio::spawn(async move { store.renew(&candidate, term, sequence).await })
 }
 
-/// What a check of a store found of this kind.
 pub fn texts(findings: &[Finding], verdict: Verdict) -> Vec<&str> {
     findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.text.as_str()).collect()
 }
@@ -196,7 +193,6 @@ pub fn finds(findings: &[Finding], verdict: Verdict, parts: &str) {
     assert!(parts.split(" … ").all(|part| texts.iter().any(|text| text.contains(part))), "{parts}: {findings:#?}");
 }
 
-/// All of them are good.
 #[track_caller]
 pub fn all_good(findings: &[Finding]) {
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:#?}");

@@ -17,7 +17,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub const REGION: &str = "eu-west-1";
 
-/// A dynoxide of one's own, gone when this is dropped.
 pub struct Server(Daemon);
 
 impl Server {
@@ -62,7 +61,6 @@ impl Server {
         name.to_owned()
     }
 
-    /// What `--store` takes for a table of this server.
     pub fn url(&self, table: &str) -> String {
         format!("dynamodb://{table}?region={REGION}&endpoint=http%3A%2F%2F127.0.0.1%3A{}", self.0.port)
     }
@@ -154,7 +152,6 @@ pub async fn make_table(client: &Client, name: &str, keys: &[(&str, KeyType)]) {
     }
 }
 
-/// Says that the table has remembered since then.
 pub async fn write_marker(client: &Client, table: &str, created_millis: u64) {
     let text = format!(r#"{{"format":1,"what":"tried","created_ms":{created_millis},"incarnation":""}}"#);
     let texts = [("pk", "LEADERRUN"), ("sk", "TABLE"), ("text", &text), ("write", "by hand")];
@@ -170,7 +167,6 @@ pub fn denial() -> Fate {
     error_answer(400, "AccessDeniedException", "User x is not authorized")
 }
 
-/// An error as DynamoDB answers it.
 pub fn error_answer(status: u16, code: &str, message: &str) -> Fate {
     Fate::Answer(Response {
         status,

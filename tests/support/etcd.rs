@@ -119,7 +119,6 @@ impl Server {
         self.etcdctl(&["put", key, value]);
     }
 
-    /// None when there is no such key.
     pub fn value(&self, key: &str) -> Option<String> {
         let text = self.etcdctl(&["get", key, "--print-value-only"]);
         Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())
@@ -132,7 +131,6 @@ impl Server {
         format!("{:x}", lease.parse::<i64>().expect("a number"))
     }
 
-    /// The etcd lease that a document names.
     pub fn lease_in(&self, key: &str) -> String {
         let document: serde_json::Value = serde_json::from_str(&self.value(key).expect("it is there")).expect("JSON");
         document["lease"].as_str().expect("it names one").to_owned()
@@ -145,7 +143,6 @@ impl Server {
         revision.parse().expect("a number")
     }
 
-    /// A copy of all that it has.
     pub fn back_up(&mut self) -> TempDir {
         self.kill();
         let copy = TempDir::new().expect("a scratch directory");
@@ -154,7 +151,6 @@ impl Server {
         copy
     }
 
-    /// Goes on with what it had then.
     pub fn restore(&mut self, copy: &TempDir) {
         self.kill();
         std::fs::remove_dir_all(self.daemon.data.path().join("data")).expect("etcd has a data directory");
@@ -222,7 +218,6 @@ fn copy_data(from: &Path, to: &Path) {
     assert!(copied.expect("cp runs").success());
 }
 
-/// It has a leader, and that leads.
 fn is_healthy(port: u16) -> bool {
     http_get(port, "/health").is_some_and(|body| body.contains("\"true\""))
 }

@@ -67,7 +67,6 @@ impl Fleet {
         self.launch(owner, command);
     }
 
-    /// Starts any other program that takes part.
     pub fn launch(&mut self, owner: &str, mut command: Command) {
         let log = fs::File::options().append(true).create(true).open(self.log(owner)).expect("a log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -103,7 +102,6 @@ impl Fleet {
         assert!(self.lives().iter().any(|life| life.last > killed), "the tree did not outlive its candidate");
     }
 
-    /// Kills it and reaps it.
     pub fn kill(&mut self, owner: &str) {
         self.candidates.remove(owner).expect("it was started").end();
     }
@@ -123,13 +121,11 @@ impl Fleet {
         ended
     }
 
-    /// Asks it to end and waits for that.
     pub fn stop(&mut self, owner: &str) -> ExitStatus {
         self.signal(owner, Signal::SIGTERM);
         self.end_of(owner)
     }
 
-    /// Waits until it ends.
     pub fn end_of(&mut self, owner: &str) -> ExitStatus {
         self.candidates.remove(owner).expect("it was started").ends()
     }
@@ -155,7 +151,6 @@ impl Fleet {
         self.leader_where(|_| true)
     }
 
-    /// Waits until a tree that fits is alive.
     pub fn leader_where(&self, fits: impl Fn(&Life) -> bool) -> Life {
         self.leader_in("stamps", fits)
     }
@@ -284,7 +279,6 @@ pub fn wait_until_it_sleeps(process: Pid, most: u64) {
     );
 }
 
-/// The numbers of the processes that have `marker` in their arguments.
 pub fn processes_naming(marker: &Path) -> Vec<i32> {
     let marker = marker.to_string_lossy();
     let numbers = fs::read_dir("/proc").expect("/proc is mounted").flatten();
@@ -297,18 +291,15 @@ pub fn processes_naming(marker: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// The direct children of a process.
 pub fn children_of(parent: i32) -> Vec<i32> {
     all_children().remove(&parent).unwrap_or_default()
 }
 
-/// The backstop and the guard of a candidate.
 pub fn helpers_of(candidate: Pid) -> [Pid; 2] {
     let backstop = children_of(candidate.as_raw())[0];
     [backstop, children_of(backstop)[0]].map(Pid::from_raw)
 }
 
-/// The direct children of each process that has any.
 pub fn all_children() -> HashMap<i32, Vec<i32>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     let numbers = fs::read_dir("/proc").expect("/proc is mounted").flatten();

@@ -24,7 +24,6 @@ use std::time::Duration;
 
 const INPUTS: u64 = 1_000_000;
 
-/// What became of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Accepted,
@@ -100,7 +99,6 @@ impl Source {
         start..length.min(start + self.below(longest + 1))
     }
 
-    /// Puts something in the place of a part.
     fn bend_once(&mut self, bytes: &mut Vec<u8>, seeds: &[&[u8]]) {
         let place = self.range(bytes.len());
         let put = match self.below(6) {
@@ -118,7 +116,6 @@ impl Source {
     }
 }
 
-/// Bends `seeds` and checks what becomes of them.
 pub fn bent(what: &str, seeds: &[&[u8]], mut check: impl FnMut(&[u8], &mut Source) -> Fate) {
     run(what, |source, input| {
         let bytes = source.bend(seeds);
@@ -158,7 +155,6 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
 }
 
-/// Has `check` make inputs and try them.
 pub fn run(what: &str, check: impl FnMut(&mut Source, &mut Shown) -> Fate) {
     run_so_many(setting("TEST_FUZZ_INPUTS").unwrap_or(INPUTS), what, check);
 }

@@ -15,7 +15,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-/// What passes on a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Passes {
     All,
@@ -63,7 +62,6 @@ struct State {
 
 struct Connection {
     passes: Passes,
-    /// By its client.
     is_open: bool,
     severed: Arc<Notify>,
 }
@@ -144,7 +142,6 @@ impl Gate {
         sleep(Duration::from_millis(20)).await;
     }
 
-    /// The same.
     async fn answers(&self, number: usize, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
@@ -205,7 +202,6 @@ impl Gate {
         self.state().rule = Some((text, fate));
     }
 
-    /// What is held arrives now.
     pub fn let_go(&self) {
         self.state().lets_go.send_replace(true);
     }
@@ -230,7 +226,6 @@ impl Gate {
         self.state().connections.iter().for_each(|connection| connection.severed.notify_one());
     }
 
-    /// How many connections clients have open.
     pub fn connections(&self) -> usize {
         self.state().connections.iter().filter(|connection| connection.is_open).count()
     }

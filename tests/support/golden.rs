@@ -56,7 +56,6 @@ fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "golden", &format!("{name}.txt")].iter().collect()
 }
 
-/// Nothing where there is no such file.
 fn read(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_default()
 }

@@ -34,7 +34,6 @@ impl Server {
         Self::start_with(&[])
     }
 
-    /// With such flags.
     pub fn start_with(flags: &[&str]) -> Self {
         Self::on(Arc::new(Api::start(flags)))
     }
@@ -113,7 +112,6 @@ impl Server {
         }
     }
 
-    /// The path of the Leases.
     pub fn leases(&self) -> String {
         format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace)
     }
@@ -123,7 +121,6 @@ impl Server {
         (answer.status == 200).then_some(answer.body)
     }
 
-    /// All Leases.
     pub fn all(&self) -> Vec<Value> {
         let answer = self.api.ask("GET", &self.leases(), "");
         answer.body["items"].as_array().unwrap_or_else(|| panic!("{answer:?}")).clone()
@@ -252,7 +249,6 @@ impl Server {
     }
 }
 
-/// The Lease of a shard.
 pub fn name_of(shard: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     if shard.bytes().all(plain) {
@@ -298,7 +294,6 @@ impl Api {
         self.member.address()
     }
 
-    /// One more on the same etcd.
     pub fn another(&self) -> Member {
         Member::start(self.member.words.clone())
     }
@@ -313,12 +308,10 @@ impl Api {
         self.member.start_again();
     }
 
-    /// A copy of all that etcd has.
     pub fn back_up(&mut self) -> TempDir {
         self.etcd.back_up()
     }
 
-    /// Goes on with what etcd had then.
     pub fn restore(&mut self, copy: &TempDir) {
         self.member.kill();
         self.etcd.restore(copy);

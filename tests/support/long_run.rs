@@ -17,7 +17,6 @@ use std::thread::{scope, sleep};
 
 pub type Stores = &'static [(&'static str, fn() -> Box<dyn Server>)];
 
-/// How long to go on.
 #[derive(Clone, Copy)]
 pub enum Limit {
     Stories(usize),
@@ -163,7 +162,6 @@ struct Sums {
     breaches: Vec<String>,
 }
 
-/// Tells one story.
 fn tell(seed: u64, stores: Stores, sums: &Mutex<Sums>) {
     let mut random = Random::new(seed);
     let (store, start) = random.one_of(stores);

@@ -20,7 +20,6 @@ pub fn is_mariadb() -> bool {
     mysqld().is_none()
 }
 
-/// A server of one's own, gone when this is dropped.
 pub struct Server(Daemon);
 
 impl Server {
@@ -59,7 +58,6 @@ impl Server {
         server::answer(self.client().args(["-e", statements]))
     }
 
-    /// As the administrator.
     pub fn sql(&self, statements: &str) -> String {
         self.ask(statements).unwrap_or_else(|error| panic!("{statements}: {error}"))
     }
@@ -122,7 +120,6 @@ pub fn shared() -> &'static Server {
     &SHARED
 }
 
-/// A table of one's own there.
 pub fn table() -> server::Table {
     server::Table::of(shared(), |table| shared().age(table))
 }
@@ -149,7 +146,6 @@ fn defaults(data: &Path, socket: &Path) -> Vec<String> {
     settings
 }
 
-/// An initialised data directory to copy.
 fn template() -> &'static Path {
     static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
         SERVANT.template(if is_mariadb() { "mariadb" } else { "mysql" }, |directory| {

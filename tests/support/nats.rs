@@ -10,7 +10,6 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 
-/// The bucket that the tests use.
 pub const BUCKET: &str = "locks";
 
 pub struct Server {
@@ -154,7 +153,6 @@ impl Client {
         serde_json::from_slice(&answer.payload).expect("JetStream speaks JSON")
     }
 
-    /// Writes a key, whatever was there.
     pub fn put(&self, key: &str, headers: &str, value: &str) -> u64 {
         let answer = self.try_put(key, headers, value);
         answer["seq"].as_u64().unwrap_or_else(|| panic!("{answer}"))
@@ -167,12 +165,10 @@ impl Client {
         serde_json::from_slice(&answer.payload).expect("JetStream speaks JSON")
     }
 
-    /// As `nats kv del` does it.
     pub fn delete(&self, key: &str) {
         self.put(key, "KV-Operation: DEL\r\n", "");
     }
 
-    /// Leaves no trace of a key.
     pub fn purge(&self, key: &str) {
         let bucket = self.bucket;
         let answer =
@@ -180,7 +176,6 @@ impl Client {
         assert_eq!(answer["purged"], 1, "{key}: {answer}");
     }
 
-    /// The message that a key holds.
     pub fn message(&self, key: &str) -> Option<Value> {
         let bucket = self.bucket;
         let request = json!({ "last_by_subj": format!("$KV.{bucket}.{key}") });

@@ -61,7 +61,6 @@ impl Network {
         network
     }
 
-    /// The namespace of the server.
     fn hub(&self) -> String {
         format!("{}-hub", self.name)
     }
@@ -75,7 +74,6 @@ impl Network {
         file_of(&self.host(index))
     }
 
-    /// From now on, such packets of this host are lost.
     pub fn cut(&self, index: usize, cut: Cut) {
         if cut != Cut::StoreToHost {
             nft(&self.hub(), &format!("add rule ip cut input ip saddr {} drop", address(index)));
@@ -99,19 +97,16 @@ impl Network {
         drop_from(&self.hub(), some.iter().copied().map(address).collect());
     }
 
-    /// From now on, nothing passes between these two.
     pub fn cut_between(&self, one: usize, other: usize) {
         for (here, there) in [(one, other), (other, one)] {
             nft(&self.host(here), &format!("add rule ip cut input ip saddr {} drop", address(there)));
         }
     }
 
-    /// From now on, nothing is lost between any two of so many hosts.
     pub fn heal_all(&self, hosts: usize) {
         (0..hosts).for_each(|index| self.heal(index));
     }
 
-    /// From now on, nothing is lost.
     pub fn heal(&self, index: usize) {
         heal(&self.hub());
         heal(&self.host(index));
@@ -145,7 +140,6 @@ pub fn tell(hosts: usize, path: &str, story: impl FnOnce(Network)) {
     println!("{said}");
 }
 
-/// Of a host.
 pub fn address(index: usize) -> String {
     format!("10.77.0.{}", 10 + index)
 }
@@ -160,7 +154,6 @@ fn ip(words: &[&str]) {
     assert!(output.status.success(), "network namespaces do not work here: ip {}: {said}", words.join(" "));
 }
 
-/// An empty list of what is dropped.
 fn heal(namespace: &str) {
     let chain = "chain input { type filter hook input priority 0; policy accept; };";
     nft(namespace, &format!("table ip cut {{}}; delete table ip cut; table ip cut {{ {chain} }}"));

@@ -13,7 +13,6 @@ const CLOCK: &str = "clock";
 pub struct Papers(TempDir);
 
 impl Papers {
-    /// None yet.
     pub fn none() -> Self {
         Self(TempDir::new().expect("a scratch directory"))
     }

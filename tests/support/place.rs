@@ -5,7 +5,6 @@ use super::server::Server;
 
 pub struct Place {
     pub fleet: Fleet,
-    /// Of the store.
     pub url: String,
     /// What the programs need to be let in.
     pub environment: &'static [(&'static str, &'static str)],
@@ -14,7 +13,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// On `file:`.
     pub fn local() -> Self {
         let fleet = Fleet::new();
         let url = format!("file:{}", fleet.scratch.path().join("store").display());
@@ -39,7 +37,6 @@ impl Place {
         format!("shard-{}", scratch.trim_start_matches('.'))
     }
 
-    /// In the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.fleet.scratch.path().join(name)
     }
@@ -73,7 +70,6 @@ impl Place {
         self.ctl(words).said()
     }
 
-    /// What it says where it succeeds.
     #[track_caller]
     pub fn order(&self, words: &[&str]) -> String {
         let said = self.ask(words);
@@ -87,7 +83,6 @@ impl Place {
         objects(&self.order(words))
     }
 
-    /// The only one.
     #[track_caller]
     pub fn object(&self, words: &[&str]) -> Value {
         let [object] = <[Value; 1]>::try_from(self.objects(words)).expect("one object");

@@ -11,7 +11,6 @@ pub const LOCKS: &str = "public.leaderrun";
 const ADMIN: &str = "postgres";
 pub const SERVANT: Servant = Servant("postgres");
 
-/// A PostgreSQL of one's own, gone when this is dropped.
 pub struct Server(Daemon);
 
 impl Server {
@@ -61,7 +60,6 @@ impl Server {
         Self(Daemon::start("PostgreSQL", scratch, launch, is_up))
     }
 
-    /// Where its unix socket is.
     pub fn directory(&self) -> &Path {
         self.0.data.path()
     }
@@ -76,7 +74,6 @@ impl Server {
         server::answer(self.client(database).args(["-c", statements]))
     }
 
-    /// As the administrator, in the database that the URLs name.
     pub fn sql(&self, statements: &str) -> String {
         self.psql("postgres", statements).unwrap_or_else(|error| panic!("{statements}: {error}"))
     }
@@ -152,7 +149,6 @@ pub fn shared() -> &'static Server {
     &SHARED
 }
 
-/// A table of one's own there.
 pub fn table() -> server::Table {
     server::Table::of(shared(), |table| shared().age(table))
 }
@@ -204,7 +200,6 @@ pub fn binaries() -> &'static Path {
     &BINARIES
 }
 
-/// An initialised data directory to copy.
 pub fn template() -> &'static Path {
     static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
         let version = binaries().parent().and_then(Path::file_name).expect("VERSION/bin").to_string_lossy();

@@ -28,13 +28,11 @@ impl Process {
         let _ = self.0.wait();
     }
 
-    /// Asks it to end, and waits for that.
     pub fn stops(mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
         self.ends()
     }
 
-    /// Waits until it ends by itself.
     pub fn ends(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the process ends", || {

@@ -24,12 +24,10 @@ impl Random {
         choices[self.below(choices.len())]
     }
 
-    /// Between these, both included.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.next() % (most - least + 1)
     }
 
-    /// True so many times in a thousand.
     pub fn per_mille(&mut self, times: u64) -> bool {
         self.next() % 1000 < times
     }

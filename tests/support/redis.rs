@@ -5,7 +5,6 @@ use super::server::{self, Daemon};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// A redis-server of one's own, gone when this is dropped.
 pub struct Server(Daemon);
 
 /// Three of them watch a master, whose name is `main`.
@@ -43,7 +42,6 @@ impl Server {
         cli(self.0.port, words)
     }
 
-    /// A field of INFO.
     pub fn info(&self, name: &str) -> String {
         let info = self.cli(&["INFO", "everything"]);
         let mut lines = info.lines();
@@ -51,7 +49,6 @@ impl Server {
         found.unwrap_or_default()
     }
 
-    /// How many scripts were run.
     pub fn scripts_run(&self) -> u64 {
         let calls = |name: &str| -> u64 {
             let statistics = self.info(name);
@@ -61,7 +58,6 @@ impl Server {
         calls("cmdstat_evalsha") + calls("cmdstat_eval")
     }
 
-    /// How many connections subscribe to something.
     pub fn subscribers(&self) -> usize {
         self.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().filter(|line| !line.is_empty()).count()
     }
@@ -126,7 +122,6 @@ impl Sentinel {
         cli(self.port, words)
     }
 
-    /// What it knows of the master.
     pub fn master(&self, name: &str) -> String {
         let known = self.cli(&["SENTINEL", "MASTER", "main"]);
         let mut lines = known.lines();

@@ -14,7 +14,6 @@ pub struct Said {
 }
 
 pub trait Runs {
-    /// Runs it to its end.
     fn said(&mut self) -> Said;
 }
 
@@ -69,7 +68,6 @@ impl Said {
         format!("{}{}", self.out, self.err)
     }
 
-    /// What it printed, as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))

@@ -40,7 +40,6 @@ impl Daemon {
         self.child.lock().expect("nobody panicked").pid()
     }
 
-    /// See [`end_with_children`].
     pub fn end_with_children(&self) {
         end_with_children(&mut self.child.lock().expect("nobody panicked"));
     }
@@ -62,7 +61,6 @@ pub trait Server {
         unreachable!("it tells the rest by itself")
     }
 
-    /// Where it listens.
     fn port(&self) -> u16 {
         self.daemon().port
     }
@@ -158,7 +156,6 @@ fn stop(process: Pid) {
     wait_until("the server is stopped", || state_of(process.as_raw()).is_none_or(|state| "TZX".contains(state)));
 }
 
-/// The number of a child.
 pub fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"))
 }
@@ -260,7 +257,6 @@ pub fn listens(child: &mut Process, port: u16) -> bool {
     child.comes_up(|| is_open(port))
 }
 
-/// Something accepts connections there.
 pub fn is_open(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
@@ -277,7 +273,6 @@ impl Servant {
         user.flatten().map(|user| (user.uid.as_raw(), user.gid.as_raw()))
     }
 
-    /// As [`mortal`].
     pub fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]);
@@ -353,7 +348,6 @@ pub fn answer(command: &mut Command) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// Runs it to its end, which is a good one.
 pub fn run(command: &mut Command) {
     let output = command.stdin(Stdio::null()).output().expect("it starts");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));

@@ -8,7 +8,6 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Over local files of its own.
     pub fn start() -> Self {
         let shell = Self { scratch: TempDir::new().unwrap() };
         let store = format!("LEADERRUN_STORE={}", shell.files());
@@ -26,12 +25,10 @@ impl Shell {
         shell
     }
 
-    /// Where it scratches.
     pub fn path(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// The URL of a store of local files.
     pub fn files(&self) -> String {
         format!("file:{}", self.scratch.path().join("store").display())
     }
@@ -84,7 +81,6 @@ impl Shell {
         wait_until_or(text, || self.screen(), || self.screen().contains(text));
     }
 
-    /// Closes the terminal.
     pub fn close(&self) {
         assert!(self.tmux().arg("kill-pane").status().unwrap().success());
     }

@@ -10,7 +10,6 @@ pub fn leader_of(fleet: &Fleet, slot: u32, fits: impl Fn(&Life) -> bool) -> Life
     fleet.leader_in(&format!("stamps.{slot}"), fits)
 }
 
-/// Waits until both are led.
 pub fn leaders(fleet: &Fleet) -> [Life; 2] {
     SLOTS.map(|slot| leader_of(fleet, slot, |_| true))
 }
@@ -19,7 +18,6 @@ pub fn successor(fleet: &Fleet, slot: u32, last: &Life) -> Life {
     leader_of(fleet, slot, |life| life.term > last.term)
 }
 
-/// Ends everything, and checks what must hold after every story.
 pub fn conclude(fleet: &mut Fleet) -> [Vec<Life>; 2] {
     let (until, orphans) = fleet.end_all();
     let lives = SLOTS.map(|slot| fleet.lives_in_slot(slot));

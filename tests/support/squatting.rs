@@ -33,7 +33,6 @@ print("ready", flush=True)
 signal.pause()
 "#;
 
-/// Until it is dropped.
 pub struct Squatter(Process);
 
 impl Squatter {

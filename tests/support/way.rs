@@ -7,7 +7,6 @@ use leaderrun::internals::store::StoreError;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// What becomes of a request.
 pub enum Fate {
     Refused,
     Denied,
@@ -30,7 +29,6 @@ pub enum Fate {
 type Matches = fn(&Step) -> bool;
 type Held = Box<dyn Fn() + Send>;
 
-/// A client's way to the server.
 #[derive(Clone)]
 pub struct Line {
     /// What each request takes.
@@ -50,7 +48,6 @@ impl Line {
         self.plans.lock().unwrap().push_back((matches, fate));
     }
 
-    /// Lets through what was held.
     pub fn deliver(&self) {
         let held = std::mem::take(&mut *self.held.lock().unwrap());
         assert!(!held.is_empty(), "nothing was held");

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// A request as the proxy sees it.
 pub struct Request {
     /// `PutItem`; where no header names it, the method: `PUT`.
     pub action: String,
@@ -16,14 +15,12 @@ pub struct Request {
     pub body: String,
 }
 
-/// An answer as the proxy got it.
 pub struct Response {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
-/// What becomes of a request.
 pub enum Fate {
     Pass,
     /// It never arrives: the connection is cut.
@@ -65,7 +62,6 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// From now on.
     pub fn rule(&self, rule: impl FnMut(&Request) -> Fate + Send + 'static) {
         *self.rule.lock().unwrap() = Box::new(rule);
     }

@@ -68,7 +68,6 @@ impl World {
         world
     }
 
-    /// Without candidates.
     pub fn empty(story: Story, timing: &[&'static str], stamp_flags: &[&'static str]) -> Self {
         let mut server = (story.start)();
         prepare(&*server);
@@ -94,14 +93,12 @@ impl World {
         self.clocks = true;
     }
 
-    /// Starts so many candidates.
     pub fn crew(&mut self, count: usize) {
         for index in 0..count {
             self.start(&name(index));
         }
     }
 
-    /// Starts a candidate, or starts it again.
     pub fn start(&mut self, owner: &str) {
         let address = self.server.address();
         let way = self.ways.entry(owner.to_owned()).or_insert_with(|| Proxy::to(address)).address;
@@ -196,7 +193,6 @@ impl World {
         [Some(candidate), backstop, guard].into_iter().flatten().collect()
     }
 
-    /// COMMAND and what descends from it.
     pub fn tree(&self, owner: &str) -> Vec<Pid> {
         let keepers = self.processes(owner);
         let mut found = keepers.get(2).map_or_else(Vec::new, |guard| children_of(guard.as_raw()));
@@ -218,7 +214,6 @@ impl World {
         }
     }
 
-    /// Another tree took over from this one.
     pub fn successor(&self, leader: &Life) -> Life {
         let once = self.kit == Kit::Equipped(Ends::Once);
         self.fleet.leader_where(|life| life.term > leader.term && (!once || self.was_started_again(life)))
@@ -232,7 +227,6 @@ impl World {
     }
 }
 
-/// Of a candidate.
 pub fn name(index: usize) -> String {
     format!("c{index}")
 }

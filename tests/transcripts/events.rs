@@ -104,7 +104,6 @@ fn orders(said: &str) -> Option<Directives> {
     Some(Directives { pause: None, handover: Some(handover) })
 }
 
-/// The event that `said` is.
 pub fn event(said: &str) -> Event {
     parse(said).unwrap_or_else(|| panic!("no such event: {said}"))
 }

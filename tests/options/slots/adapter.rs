@@ -59,7 +59,6 @@ impl Bent {
     }
 }
 
-/// A candidate, and the store as it sees it.
 struct One {
     candidate: Candidate,
     store: Slots,
@@ -87,7 +86,6 @@ impl One {
         self.store.claim(&self.candidate).await
     }
 
-    /// The slot that it is granted.
     #[track_caller]
     fn led(&self, claim: Result<Claim, StoreError>) -> (u32, Term) {
         let Ok(Claim::Granted(grant)) = claim else { panic!("{claim:?}") };
@@ -108,7 +106,6 @@ fn slot(number: u32) -> Shard {
     format!("s#{number}").parse().unwrap()
 }
 
-/// Somebody else holds this slot.
 async fn taken(bent: &Bent, number: u32) {
     let other = Candidate { shard: slot(number), ..One::of(bent, "other", 1).candidate };
     assert!(matches!(bent.memory.claim(&other).await, Ok(Claim::Granted(_))));

@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::dynamo::error_answer;
 
-/// A server, a table in it, and a store that reaches it through a proxy.
 async fn behind_a_proxy() -> (Server, String, Proxy, LeaseStore) {
     let server = Server::start();
     let table = server.table("locks").await;

@@ -20,7 +20,6 @@ async fn beside_go() -> (Server, LeaseStore, Go) {
     (server, store, go)
 }
 
-/// What its requests for the lock have in common.
 macro_rules! to_the_lock {
     ($request:expr) => {
         $request.table_name("locks").key("pk", text("SHARD#db/main")).key("sk", text("LOCK"))
@@ -74,7 +73,6 @@ impl Go {
         is_done!(delete.expression_attribute_values(":me", text(&self.owner)), DeleteItemError)
     }
 
-    /// Who holds the lock, by the attributes that it knows.
     async fn holder(&self) -> Option<String> {
         let item = item(&self.client, "locks", "LOCK").await?;
         let alive = millis_in(&item, "ttl") >= u64::try_from(now()).unwrap();

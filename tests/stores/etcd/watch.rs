@@ -6,7 +6,6 @@ use tokio::task::JoinHandle;
 /// Nobody waits for its end, and no machine is too slow for it.
 const LONG: Duration = Duration::from_mins(5);
 
-/// A leader, and a standby that was refused.
 async fn leader_and_standby(server: &Server) -> (Arc<dyn Store>, Candidate, Term, Arc<dyn Store>) {
     let (first, second) = (open(&server.own_url()).await, open(&server.own_url()).await);
     let (one, term) = one_leads_for(&*first, LONG).await;
@@ -14,7 +13,6 @@ async fn leader_and_standby(server: &Server) -> (Arc<dyn Store>, Candidate, Term
     (first, one, term, second)
 }
 
-/// Waits until the server has that many watchers.
 async fn watched(server: &Server, count: u64) {
     eventually("the standby watches", async || server.calls(&["Watch"]) >= count).await;
 }
@@ -44,7 +42,6 @@ async fn a_deletion_by_hand_is_heard_by_standby_and_leader() {
     assert_eq!(first.renew(&one, term, 4).await, Ok(Renewal::Lost(None)));
 }
 
-/// Has etcd forget all revisions up to now.
 fn compact(server: &Server) {
     for number in 0..5 {
         server.put("unrelated", &number.to_string());

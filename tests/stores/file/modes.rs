@@ -3,7 +3,6 @@
 use super::*;
 use std::os::unix::fs::MetadataExt;
 
-/// Has the store write each kind of its files.
 fn write_everything(place: &Place, umask: &str) {
     let url = &place.url;
     let shell = |words: &str| {

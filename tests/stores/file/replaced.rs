@@ -4,7 +4,6 @@ use super::*;
 use std::cell::RefCell;
 use std::os::unix::fs::symlink;
 
-/// With the store `file:SCRATCH/a/b/store`.
 fn deep() -> Place {
     let place = open_place();
     Place { url: format!("file:{}", place.path("a/b/store").display()), ..place }

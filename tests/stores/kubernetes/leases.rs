@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// The Lease of the shard of [`candidate`].
 fn lease(server: &Server) -> Value {
     server.lease(&name_of("db/main")).expect("it is there")
 }

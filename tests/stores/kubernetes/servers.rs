@@ -17,7 +17,6 @@ struct Balancer {
 
 #[derive(Default)]
 struct State {
-    /// Which server has the last connection.
     last: AtomicUsize,
 }
 

@@ -4,7 +4,6 @@ use super::*;
 use crate::support::mixed::{self, Mixed};
 use std::time::SystemTime;
 
-/// Of the other programs.
 const ELECTIONS: &str = "elections";
 const LEADER: &str = "svc/leader";
 /// Without a slash, which would follow the name of a bucket.
@@ -48,7 +47,6 @@ fn take(server: &Server, value: &str) -> bool {
     client.try_put(LEADER, &headers, value)["error"].is_null()
 }
 
-/// Its holder, or an operator, deletes it.
 fn delete(server: &Server) {
     server.client_of(ELECTIONS).delete(LEADER);
 }

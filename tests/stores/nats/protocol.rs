@@ -7,7 +7,6 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread;
 
-/// Of the last renewal.
 fn sequence(server: &Server) -> u64 {
     let get = format!(r#"{{"last_by_subj":"$KV.{BUCKET}.{KEY}"}}"#);
     let answer = server.client().request(&format!("$JS.API.DIRECT.GET.KV_{BUCKET}"), "", get.as_bytes()).unwrap();

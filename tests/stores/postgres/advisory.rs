@@ -4,7 +4,6 @@ use super::*;
 use crate::support::gate::Gate;
 use std::sync::atomic::AtomicI64;
 
-/// A lock of one's own, on the server that the tests share.
 struct Lock {
     table: Table,
     key: i64,
@@ -47,7 +46,6 @@ impl Lock {
         assert_eq!(self.table.server.sql(&end), "t");
     }
 
-    /// Ends the session that holds it, and waits for another one.
     async fn is_lost_and_taken_again(&self) {
         let class = (self.key >> 32) & 0xffff_ffff;
         let backend = format!("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = {class}");

@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::papers::Papers;
 
-/// Whether the store's connection is encrypted.
 fn is_encrypted(server: &Server) -> bool {
     let question = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
                     WHERE application_name = 'leaderrun'";

@@ -95,7 +95,6 @@ async fn of_several_hosts_the_one_that_accepts_writes_is_found() {
     assert!(quickest < Duration::from_millis(4500), "it is asked first again and again: {quickest:?}");
 }
 
-/// Changes the server's configuration, which it reads again.
 fn alter(server: &Server, change: &str) {
     server.sql(&format!("ALTER SYSTEM {change}"));
     server.sql("SELECT pg_reload_conf()");

@@ -17,7 +17,6 @@ fn sharing(server: &Server) -> LeaseStore {
     open(&url(server)).expect("the address is right")
 }
 
-/// Another program takes the key, as it would.
 fn take(server: &Server, id: &str, millis: &str) -> bool {
     server.cli(&["SET", KEY, id, "NX", "PX", millis]) == "OK"
 }
@@ -32,7 +31,6 @@ async fn led_through_a_gate() -> (Server, Gate, LeaseStore, Candidate, Term) {
     (server, way, store, one, term)
 }
 
-/// Lets the held request arrive.
 async fn arrive(server: &Server, way: &Gate) {
     let before = server.scripts_run();
     way.let_go();

@@ -82,7 +82,6 @@ async fn a_master_that_was_demoted_and_promoted_again_may_have_forgotten() {
     assert_eq!(refused(store.claim(&one).await.unwrap()).owner, FORGOTTEN);
 }
 
-/// A master, a replica and three Sentinels that know both, and each other.
 struct World {
     first: Server,
     second: Server,

@@ -3,7 +3,6 @@
 use super::*;
 use tokio::task::JoinHandle;
 
-/// Waits for news as a standby does.
 async fn listen(server: &Server, store: &Arc<LeaseStore>) -> JoinHandle<Result<(), StoreError>> {
     let before = server.subscribers();
     let news = tokio::spawn({
