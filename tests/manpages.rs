@@ -343,16 +343,7 @@ fn the_table_in_the_guide_has_every_exit_status_and_no_other() {
 }
 
 /// What `--explain` prints, in the pages. They speak of all stores.
-#[cfg(all(
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd",
-    feature = "kubernetes",
-    feature = "dynamodb",
-    feature = "bucket"
-))]
+#[cfg(feature = "default")]
 mod seconds {
     use super::*;
 

@@ -2,16 +2,7 @@
 //!
 //! The timing is the default one: a shorter one has requests sent twice on a slow machine.
 
-#![cfg(all(
-    feature = "dynamodb",
-    feature = "bucket",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd",
-    feature = "kubernetes"
-))]
+#![cfg(feature = "default")]
 
 #[macro_use]
 mod support;

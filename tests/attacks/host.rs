@@ -45,12 +45,9 @@ impl Host {
         environment: &[(&str, String)],
     ) -> Self {
         let (status, log) = (scratch.join(format!("{name}.status")), scratch.join(format!("{name}.log")));
-        let mut command = Command::new(program("host"));
+        let mut command = unconfigured(&program("host"));
         command.arg(&status).arg(path).args(kind).args(["--", &program(place)]).args(words);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
-            command.env_remove(name);
-        }
-        command.env("LEADERRUN_CONFIG", "/dev/null").envs(environment.iter().cloned());
+        command.envs(environment.iter().cloned());
         let written = File::options().append(true).create(true).open(&log).expect("a log");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(written);
         let mut child = command.spawn().expect("the program was compiled");

@@ -83,12 +83,9 @@ fn the_file_is_named_by_the_flag_else_by_the_variable() {
 fn with_default_file(text: Option<&str>, program: &str, arguments: &[&str]) -> Said {
     let write = text.map_or("", |_| "printf %s \"$TEXT\" > /etc/leaderrun.toml && ");
     let script = format!("mount -t tmpfs none /etc && mount -t tmpfs none /var/lib && {write} exec \"$0\" \"$@\"");
-    let mut command = Command::new("unshare");
+    let mut command = unconfigured("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script, program]).args(arguments);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
-        command.env_remove(name);
-    }
-    command.env("TEXT", text.unwrap_or_default()).said()
+    command.env_remove("LEADERRUN_CONFIG").env("TEXT", text.unwrap_or_default()).said()
 }
 
 #[test]

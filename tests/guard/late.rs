@@ -10,40 +10,33 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 const PAUSE: Duration = Duration::from_secs(2);
 
 struct Leader {
-    server: Server,
-    fleet: Fleet,
+    place: Place,
     guard: Pid,
     backstop: Pid,
 }
 
 impl Leader {
     fn with_lease(lease: &str) -> Self {
-        let mut server = Server::forgetful();
-        prepare(&server);
-        server.grow_old();
-        let mut fleet = Fleet::new();
-        let store = format!("redis://{}", server.address());
-        fleet.start("one", &["--lease", lease, "--renew", "1s", "--kill-after", "1s", "--store", &store], &[], &[]);
-        fleet.leader();
-        let [backstop, guard] = helpers_of(fleet.pid("one"));
-        Self { server, fleet, guard, backstop }
+        let mut place = Place::remote(Box::new(Server::forgetful()));
+        place.launch_with("one", &["--lease", lease, "--renew", "1s", "--kill-after", "1s"], &[]);
+        place.fleet.leader();
+        let [backstop, guard] = helpers_of(place.fleet.pid("one"));
+        Self { place, guard, backstop }
     }
 
     /// None while it does not lead.
     fn guard_now(&self) -> Option<Pid> {
-        let backstop = *children_of(self.fleet.pid("one").as_raw()).first()?;
+        let backstop = *children_of(self.place.fleet.pid("one").as_raw()).first()?;
         children_of(backstop).first().copied().map(Pid::from_raw)
     }
 
     fn wait_for_another_guard(&self, than: Pid) {
         let leads = |guard: Pid| guard != than && !children_of(guard.as_raw()).is_empty();
-        wait_until_or("another guard runs", || self.fleet.logs(), || self.guard_now().is_some_and(leads));
+        wait_until_or("another guard runs", || self.place.fleet.logs(), || self.guard_now().is_some_and(leads));
     }
 
     fn why(&self) -> String {
-        let store = format!("redis://{}", self.server.address());
-        let output = leaderctl().args(["why", "shard", "--store", &store]).output().expect("leaderctl runs");
-        String::from_utf8(output.stdout).expect("text")
+        self.place.ask(&["why", "shard"]).out
     }
 
     /// The worst of guard and backstop so far, as the candidate knows it.
@@ -56,7 +49,7 @@ impl Leader {
     }
 
     fn wait_for(&self, said: &str) {
-        wait_until_or(said, || format!("{}\n{}", self.why(), self.fleet.logs()), || self.why().contains(said));
+        wait_until_or(said, || format!("{}\n{}", self.why(), self.place.fleet.logs()), || self.why().contains(said));
     }
 }
 
@@ -78,8 +71,8 @@ fn a_late_guard_makes_the_deadline_earlier_and_leads_on() {
         leader.wait_for("one: the guard or the backstop was woken ");
         leader.wait_for(" late, so the command is stopped ");
     }
-    assert!(!leader.fleet.logs().contains("lost"), "{}", leader.fleet.logs());
-    assert!(!leader.fleet.logs().contains("outside the guarantee"), "{}", leader.fleet.logs());
+    assert!(!leader.place.fleet.logs().contains("lost"), "{}", leader.place.fleet.logs());
+    assert!(!leader.place.fleet.logs().contains("outside the guarantee"), "{}", leader.place.fleet.logs());
 }
 
 /// The next guard has measured nothing when its candidate is frozen, which would otherwise kill the tree early by what it
@@ -95,10 +88,10 @@ fn the_first_deadline_of_the_next_guard_is_earlier_by_what_the_last_one_measured
 fn is_told_of_the_first_deadline_of_the_next_guard(leader: &Leader) -> bool {
     let lasts_alone = || {
         let guard = leader.guard_now().expect("it leads");
-        leader.fleet.signal("one", Signal::SIGSTOP);
+        leader.place.fleet.signal("one", Signal::SIGSTOP);
         let begun = Instant::now();
-        wait_until_or("the guard ends", || leader.fleet.logs(), || is_gone(guard.as_raw()));
-        leader.fleet.signal("one", Signal::SIGCONT);
+        wait_until_or("the guard ends", || leader.place.fleet.logs(), || is_gone(guard.as_raw()));
+        leader.place.fleet.signal("one", Signal::SIGCONT);
         begun.elapsed()
     };
     let first = lasts_alone();
@@ -112,7 +105,7 @@ fn is_told_of_the_first_deadline_of_the_next_guard(leader: &Leader) -> bool {
     kill(guard, Signal::SIGKILL).expect("it is there");
     leader.wait_for_another_guard(guard);
     let next = lasts_alone();
-    assert!(next + Duration::from_secs(3) < first, "{next:?}, at first {first:?}\n{}", leader.fleet.logs());
+    assert!(next + Duration::from_secs(3) < first, "{next:?}, at first {first:?}\n{}", leader.place.fleet.logs());
     true
 }
 
@@ -123,7 +116,7 @@ fn a_guard_that_is_too_late_for_the_lease_is_warned_of_once_and_leads_on() {
         stop(leader.guard);
         leader.wait_for("late, which is outside the guarantee: raise --lease or the CPU limit");
     }
-    let logs = leader.fleet.logs();
+    let logs = leader.place.fleet.logs();
     assert_eq!(logs.matches("outside the guarantee").count(), 1, "{logs}");
     assert!(!logs.contains("lost"), "{logs}");
 }

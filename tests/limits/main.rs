@@ -1,14 +1,7 @@
 //! What a start comes to where the system gives little: few descriptors, processes and memory, closed standard streams,
 //! blocked signals, a standard error that takes nothing, and servers that say too much.
 
-#[cfg(all(
-    feature = "dynamodb",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd"
-))]
+#[cfg(feature = "default")]
 mod hostile;
 #[macro_use]
 #[path = "../support/mod.rs"]

@@ -7,15 +7,7 @@
 #[cfg(feature = "redis")]
 mod examples;
 mod fencing;
-#[cfg(all(
-    feature = "dynamodb",
-    feature = "bucket",
-    feature = "redis",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "nats",
-    feature = "etcd"
-))]
+#[cfg(feature = "default")]
 mod infrastructure;
 #[path = "../support/mod.rs"]
 mod support;

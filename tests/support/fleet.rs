@@ -49,7 +49,8 @@ impl Fleet {
     pub fn start(&mut self, owner: &str, flags: &[&str], stamp_flags: &[&str], environment: &[(&str, &str)]) {
         let former = std::env::var("TEST_FORMER").ok().filter(|_| self.started.is_multiple_of(2));
         self.started += 1;
-        self.start_as(former.map_or_else(leaderrun, |path| program(&path)), owner, flags, stamp_flags, environment);
+        let command = former.map_or_else(leaderrun, |path| unconfigured(&path));
+        self.start_as(command, owner, flags, stamp_flags, environment);
     }
 
     /// The same, where `command` already begins as some leaderrun.
@@ -220,22 +221,22 @@ impl Fleet {
 
 /// A leaderrun on another host: in the network namespace that this file stands for.
 pub fn leaderrun_in(namespace: &Path) -> Command {
-    let mut command = program("nsenter");
+    let mut command = unconfigured("nsenter");
     command.arg(format!("--net={}", namespace.display())).arg(env!("CARGO_BIN_EXE_leaderrun"));
     command
 }
 
 /// A leaderrun without the environment's settings, quiet about its default store.
 pub fn leaderrun() -> Command {
-    program(env!("CARGO_BIN_EXE_leaderrun"))
+    unconfigured(env!("CARGO_BIN_EXE_leaderrun"))
 }
 
 pub fn leaderctl() -> Command {
-    program(env!("CARGO_BIN_EXE_leaderctl"))
+    unconfigured(env!("CARGO_BIN_EXE_leaderctl"))
 }
 
-fn program(path: &str) -> Command {
-    let mut command = Command::new(path);
+pub fn unconfigured(program: &str) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("LEADERRUN_")) {
         command.env_remove(name);
     }

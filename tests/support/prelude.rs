@@ -2,7 +2,7 @@
 
 pub use super::fleet::{
     ANNOUNCED, Fleet, Life, PATIENCE, children_of, helpers_of, leaderctl, leaderrun, processes_naming, stamp_program,
-    wait_until, wait_until_or,
+    unconfigured, wait_until, wait_until_or,
 };
 pub use super::place::{Place, usual_but};
 pub use super::process::Process;

@@ -210,38 +210,6 @@ async fn a_key_that_never_expires_or_is_of_another_type_is_reported_and_left_alo
     }
 }
 
-/// As redsync does it for drio-ai/leaderelection: no other key, a value of its own, and no renewal. What it says to unlock
-/// is a number.
-#[tokio::test]
-async fn a_lock_of_redsync_that_is_never_extended_and_our_lease_exclude_each_other() {
-    const KEY: &str = "424242";
-    const UNLOCK: &str = r#"local val = redis.call("GET", KEYS[1])
-        if val == ARGV[1] then return redis.call("DEL", KEYS[1]) elseif val == false then return -1 else return 0 end"#;
-    let server = old_server();
-    let store = open(&format!("{}?lock_key={KEY}", server.own_url())).expect("the address is right");
-    let one = candidate("one");
-    let take = |millis: &str| server.cli(&["SET", KEY, "dGhlaXJz", "NX", "PX", millis]) == "OK";
-    let unlock = || server.cli(&["EVAL", UNLOCK, "1", KEY, "dGhlaXJz"]);
-
-    assert!(take("60000"));
-    assert_eq!(refused(store.claim(&one).await.unwrap()).named(), format!("dGhlaXJz (holds the key {KEY})"));
-    // Most of its time has passed.
-    let begun = Instant::now();
-    assert_eq!(server.cli(&["PEXPIRE", KEY, "2000"]), "1");
-    let term = granted_in_time(&store, &one).await.term;
-    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
-
-    assert!(!take("3000"), "we lead");
-    assert_eq!(unlock(), "0", "its time was over");
-    assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
-    store.release(&one, term).await.unwrap();
-    assert_eq!(unlock(), "-1");
-    assert!(take("60000"), "at once");
-    refused(store.claim(&one).await.unwrap());
-    assert_eq!(unlock(), "1");
-    lead(&store, &one).await;
-}
-
 #[tokio::test]
 async fn a_restart_that_keeps_the_data_disturbs_nobody_and_one_that_forgets_ends_the_leadership() {
     for forgets in [false, true] {
