@@ -26,11 +26,8 @@ pub fn budget(
     line("renew", show(timing.renew_interval), "how often the leader renews the lease");
     line("request timeout", show(timing.request_timeout), "the longest that one request may take");
     line("kill-after", show(timing.stop_grace), "from the stop signal to SIGKILL when the lease is being lost");
-    line(
-        "margin",
-        show(timing.margin),
-        "from SIGKILL to the end of the lease: a twelfth of it, and the time of a kill",
-    );
+    let meaning = "from SIGKILL to the end of the lease: a twelfth of it, and the time of a kill";
+    line("margin", show(timing.margin), meaning);
     let parts = [
         ("pre-stop", timing.hooks.pre_stop, "the longest that this hook may take, before the stop signal"),
         ("post-stop", timing.hooks.post_stop, "the longest that this hook may take, after the tree is dead"),
@@ -65,22 +62,16 @@ pub fn budget(
             line("CPU quota", show(late.extra), &format!("COMMAND is stopped this much earlier at first: {quota}"));
         }
         let kept = location.keeps(kept(timing.lease));
-        line(
-            "kept",
-            show(kept),
-            "how long the store keeps a lease: longer, because a clock may be slewed by a twelfth",
-        );
+        let meaning = "how long the store keeps a lease: longer, because a clock may be slewed by a twelfth";
+        line("kept", show(kept), meaning);
         let takeover = match location.delivery() {
             // One second for whole seconds of ttl, one for the clock interval, and a late check.
             Delivery::Poll => kept + Duration::from_secs(2) + timing.retry_interval.mul_f64(1.25),
             // The server may end a lease a little late.
             Delivery::Push | Delivery::Kernel => kept + Duration::from_secs(1),
         };
-        line(
-            "crash takeover",
-            show(takeover),
-            "the longest from the last renewal of a crashed leader to the next leader",
-        );
+        let meaning = "the longest from the last renewal of a crashed leader to the next leader";
+        line("crash takeover", show(takeover), meaning);
     }
     let limit = stop_timeout.map_or_else(|| "no limit".into(), show);
     line("stop timeout", limit, "from the stop signal to SIGKILL in an orderly stop");
@@ -89,11 +80,8 @@ pub fn budget(
         if containment.means.raises { priority::raise(containment.means.scheduling) } else { Priority::Kept };
     line("priority", priority.to_string(), "the priority of the helpers, which kill it");
     if containment.has_weight() && !matches!(priority, Priority::RealTime(_)) {
-        line(
-            "CPU weight",
-            WEIGHT.to_owned(),
-            "the share of the processors that the helpers ask for, where COMMAND has 100",
-        );
+        let meaning = "the share of the processors that the helpers ask for, where COMMAND has 100";
+        line("CPU weight", WEIGHT.to_owned(), meaning);
     }
     text
 }

@@ -351,17 +351,13 @@ pub fn line<const MOST: usize>(text: &str) -> Result<String, String> {
 
 /// Whether the value of the option `word` is the next word.
 pub fn takes_next(command: &Command, word: &str) -> bool {
-    let takes = |is_it: &dyn Fn(&Arg) -> bool| {
-        command.get_arguments().any(|arg| arg.get_action().takes_values() && !arg.is_positional() && is_it(arg))
-    };
+    let mut options = command.get_arguments().filter(|arg| arg.get_action().takes_values() && !arg.is_positional());
     if let Some(name) = word.strip_prefix("--") {
-        let is_it = |arg: &Arg| {
-            arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|names| names.contains(&name))
-        };
-        return !name.contains('=') && takes(&is_it);
+        let has_name = |names: Vec<&str>| names.contains(&name);
+        return options.any(|arg| arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(has_name));
     }
     // Its value is the rest of the word, or the next one.
+    let short: Vec<char> = options.filter_map(Arg::get_short).collect();
     let letters = word.trim_start_matches('-');
-    let takes = |letter: char| takes(&|arg| arg.get_short() == Some(letter));
-    letters.find(takes).is_some_and(|at| letters[at..].chars().count() == 1)
+    letters.find(&short[..]).is_some_and(|at| letters[at..].chars().count() == 1)
 }

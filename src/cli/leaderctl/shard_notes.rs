@@ -34,10 +34,8 @@ impl Notes {
         }
         let names: BTreeSet<Shard> =
             list.iter().flat_map(|(shard, _)| [Some(shard.clone()), shard.parent()]).flatten().collect();
-        let wanted: Vec<_> = names
-            .iter()
-            .flat_map(|shard| [Page::Orders, Page::Runs, Page::Jobs].map(|page| (shard.clone(), page)))
-            .collect();
+        let pages = |shard: &Shard| [Page::Orders, Page::Runs, Page::Jobs].map(|page| (shard.clone(), page));
+        let wanted: Vec<_> = names.iter().flat_map(pages).collect();
         let mut texts = store.read_notes(&wanted).await?.into_iter();
         let mut read = BTreeMap::new();
         for shard in names {

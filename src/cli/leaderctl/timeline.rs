@@ -124,43 +124,36 @@ pub fn as_text(stretches: &[Stretch<'_>], width: usize) -> Vec<String> {
     let Some(from) = stretches.first().map(|first| first.from) else { return Vec::new() };
     let mut hosts: Vec<&str> = Vec::new();
     for host in stretches.iter().map(|stretch| stretch.host) {
-        if !host.is_empty() && !hosts.contains(&host) {
+        if !hosts.contains(&host) {
             hosts.push(host);
         }
     }
+    // What nobody led has no host.
+    hosts.sort_by_key(|host| host.is_empty());
     let label = hosts.iter().map(|host| host.chars().count()).chain(["nobody".len()]).max().unwrap_or(0).min(24);
     let cells = width.saturating_sub(label + 2).max(10);
     let span = (now - from).max(1);
     let place = |time: u64| usize::try_from(u128::from(time - from) * cells as u128 / u128::from(span)).unwrap_or(0);
     let mut lines = Vec::new();
-    let mut draw = |name: &str, letters: &dyn Fn(&Stretch<'_>) -> Option<char>| {
+    for host in hosts {
         let mut row = vec![' '; cells];
-        for stretch in stretches {
-            let Some(letter) = letters(stretch) else { continue };
+        for stretch in stretches.iter().filter(|stretch| stretch.host == host) {
             let (begin, end) = (place(stretch.from).min(cells - 1), place(stretch.to).min(cells));
             let end = end.max(begin + 1);
-            row[begin..end].fill(letter);
+            row[begin..end].fill(match stretch.state {
+                State::Led => '=',
+                State::Untold => '?',
+                State::Free => '#',
+                State::Paused => '-',
+                State::Idle => '.',
+            });
             if let Some(mark) = stretch.mark {
                 row[end - 1] = sign(mark);
             }
         }
+        let name = if host.is_empty() { "nobody" } else { host };
         let name: String = on_one_line(name.to_owned()).chars().take(label).collect();
         lines.push(format!("{name:<label$}  {}", row.into_iter().collect::<String>()).trim_end().to_owned());
-    };
-    for host in &hosts {
-        draw(host, &|stretch| match stretch.state {
-            State::Led if stretch.host == *host => Some('='),
-            State::Untold if stretch.host == *host => Some('?'),
-            _ => None,
-        });
-    }
-    if stretches.iter().any(|stretch| stretch.host.is_empty()) {
-        draw("nobody", &|stretch| match stretch.state {
-            State::Free => Some('#'),
-            State::Paused => Some('-'),
-            State::Idle => Some('.'),
-            State::Led | State::Untold => None,
-        });
     }
     let (begin, end) = (rfc3339_seconds(from), rfc3339_seconds(now));
     let gap = cells.saturating_sub(begin.len() + end.len());

@@ -32,10 +32,8 @@ impl WhoseFlags {
         let told: Vec<Told> = answers.into_iter().chain(others).collect();
         let line = line_of(self.pid);
         let Some((told, leaderrun, role)) = line.iter().find_map(|&pid| owner_of(pid, self.pid, &told)) else {
-            return Err(Failure::of(
-                exit::ctl::UNKNOWN_SHARD,
-                format!("process {} belongs to no candidate of this host that answers", self.pid),
-            ));
+            let why = format!("process {} belongs to no candidate of this host that answers", self.pid);
+            return Err(Failure::of(exit::ctl::UNKNOWN_SHARD, why));
         };
         let statement = &told.statement;
         let term = statement.leadership.as_ref().map(|leads| leads.term.0);

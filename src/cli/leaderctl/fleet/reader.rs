@@ -142,9 +142,8 @@ impl<'a> Reader<'a> {
     /// The shards whose notes are to be read, and whether all of them.
     fn to_read(&self, snapshot: &Snapshot, turn: &mut Option<Shard>) -> Vec<(Shard, bool)> {
         let restless = |seen: &Seen| seen.noted.is_none_or(|noted| !seen.is_final_at(noted));
-        let mut names: Vec<_> =
-            snapshot.shards.iter().filter(|(_, seen)| restless(seen)).map(|(shard, _)| (shard.clone(), true)).collect();
-        names.truncate(AT_ONCE);
+        let changing = snapshot.shards.iter().filter(|(_, seen)| restless(seen)).take(AT_ONCE);
+        let mut names: Vec<_> = changing.map(|(shard, _)| (shard.clone(), true)).collect();
         if self.orders && names.len() < AT_ONCE {
             let after = turn.take();
             let later = snapshot.shards.iter().filter(|(shard, _)| after.as_ref().is_none_or(|after| *shard > after));

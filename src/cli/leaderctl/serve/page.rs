@@ -219,11 +219,8 @@ fn colour(snapshot: &Snapshot, host: &str) -> String {
 fn summary(stretches: &[Stretch<'_>], from: u64) -> String {
     let shown: Vec<_> = stretches.iter().filter(|stretch| stretch.to >= from).collect();
     let led = shown.iter().filter(|stretch| matches!(stretch.state, State::Led | State::Untold)).count();
-    let gaps: u64 = shown
-        .iter()
-        .filter(|stretch| stretch.state == State::Free)
-        .map(|stretch| stretch.to - stretch.from.max(from))
-        .sum();
+    let free = shown.iter().filter(|stretch| stretch.state == State::Free);
+    let gaps: u64 = free.map(|stretch| stretch.to - stretch.from.max(from)).sum();
     match (led, gaps) {
         (0, 0) => "nothing is known".to_owned(),
         (_, 0) => format!("leaderships: {led}"),
