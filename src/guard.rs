@@ -282,9 +282,6 @@ impl Guard {
                 self.tree.grew(self.init);
                 self.set_command(child);
                 self.take(Input::CommandStarted);
-                if let Some(checker) = &mut self.checker {
-                    checker.checks.command_started(BootInstant::now());
-                }
             }
             Err(error) => self.command_ended(Err(error.into())),
         }
@@ -302,8 +299,15 @@ impl Guard {
         let Some(became_program) = self.starting.as_ref().and_then(Started::became_program) else { return };
         let pid = self.starting.take().expect("it was there").pid.as_raw();
         match became_program {
-            Ok(()) => self.report(&Report::Started { pid }),
+            Ok(()) => self.has_started(pid),
             Err(error) => self.command_ended(Err(error.into())),
+        }
+    }
+
+    fn has_started(&mut self, pid: i32) {
+        self.report(&Report::Started { pid });
+        if let Some(checker) = &mut self.checker {
+            checker.checks.command_started(BootInstant::now());
         }
     }
 
@@ -322,6 +326,10 @@ impl Guard {
 
     /// Kills every process that can be found, and records when that was first done. Returns when to look again.
     fn kill(&mut self) -> BootInstant {
+        // Without a cgroup and without /proc, nothing else finds a hook.
+        if let Some((_, hook)) = &self.hook {
+            let _ = nix::sys::signal::killpg(hook.pid, Signal::SIGKILL);
+        }
         let next = self.tree.kill();
         if let Some(Kill { signalled: signalled @ None, .. }) = &mut self.kill {
             *signalled = Some(BootInstant::now());
@@ -501,6 +509,7 @@ impl Guard {
         }
         // From here on another process group may get the number.
         self.command = None;
+        self.starting = None;
     }
 
     /// Reads what the init of COMMAND's PID namespace reports.
@@ -511,7 +520,7 @@ impl Guard {
                     // Where /proc does not show COMMAND, report its init instead.
                     let command = self.tree.child_of(init).unwrap_or(init);
                     self.set_command(command);
-                    self.report(&Report::Started { pid: command.as_raw() });
+                    self.has_started(command.as_raw());
                 }
                 Heard::Message(Report::Tree(TreeEvent::Ended(end)), _) => self.command_ended(Ok(end)),
                 Heard::Message(Report::Tree(TreeEvent::NotStarted(error)), _) => self.command_ended(Err(error)),

@@ -59,11 +59,8 @@ fn epoll() -> nix::Result<Epoll> {
     Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
 }
 
-/// Tries them all, if there is a filter.
+/// Tries them all.
 pub fn check() -> Result<(), String> {
-    if !sys::has_filter() {
-        return Ok(());
-    }
     for (name, attempt) in NEEDED {
         if let Err(error) = attempt()
             && matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))

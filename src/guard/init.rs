@@ -155,6 +155,7 @@ impl Init {
     }
 
     fn changed(&mut self, state: ChildState) {
+        self.hear_exec();
         let end = match state {
             ChildState::Exited(status) => CommandEnd::Exited(status),
             ChildState::Signalled(signal) => CommandEnd::Signalled(signal),
@@ -164,7 +165,6 @@ impl Init {
             }
             ChildState::Stopped(_) | ChildState::Continued => return,
         };
-        self.hear_exec();
         if self.command.is_some() {
             self.ended(TreeEvent::Ended(end));
         }
@@ -173,6 +173,7 @@ impl Init {
     fn ended(&mut self, event: TreeEvent) {
         // From here on another process may get the number.
         self.command = None;
+        self.starting = None;
         self.line.report(&Report::Tree(event));
     }
 
