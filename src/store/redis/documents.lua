@@ -82,8 +82,13 @@ local function put()
   if found[1] == 'strange' then
     return refused
   end
-  -- This very request was sent twice.
+  -- This very request was sent twice. WAIT counts what this connection wrote, so it writes what stands once more.
   if found[1] == FORMAT and found[2] == write then
+    if place ~= '' then
+      call('HSET', key, place, write .. ' ' .. found[3])
+    else
+      call('HSET', key, 'write', write)
+    end
     return answer('done', { found })
   end
   if run ~= over.run or found[2] ~= over.write then
@@ -117,6 +122,9 @@ local function touch()
     outcome = ahead < 0 and 'overtaken' or 'done'
     if ahead > 0 then
       found[6], found[7] = sequence, number(now + tonumber(lease))
+    end
+    -- Also if this very request was sent twice: see `put`.
+    if ahead >= 0 then
       call('HSET', key, 'sequence', found[6], 'ends', found[7])
     end
   end

@@ -46,6 +46,28 @@ async fn with_wait_a_lease_counts_once_a_replica_has_it() {
 }
 
 #[tokio::test]
+async fn a_renewal_whose_wait_was_cut_off_counts_only_once_a_replica_has_it() {
+    let master = Arc::new(old_server());
+    let replica = replica_of(&master);
+    master.age();
+    let store = open_with(&format!("{}?wait=1", master.own_url()), Duration::from_secs(8)).unwrap();
+    let (one, term) = one_leads_for(&store, Duration::from_mins(5)).await;
+    replica.freeze();
+    // The replica still counts as connected. On the new connection, the renewal finds that it was applied.
+    let cut = std::thread::spawn({
+        let master = Arc::clone(&master);
+        move || {
+            wait_until("it waits", || master.info("blocked_clients") == "1");
+            master.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+    });
+    unknown(store.renew(&one, term, 1).await, "only 0 of the 1 replicas");
+    cut.join().unwrap();
+    replica.thaw();
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+}
+
+#[tokio::test]
 async fn replicas_without_wait_are_doubtful() {
     let master = old_server();
     let _replica = replica_of(&master);
