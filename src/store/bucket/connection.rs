@@ -189,9 +189,12 @@ impl CredentialProvider for Credentials {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let mut known = self.known.lock().await;
+        if self.refused.swap(false, Ordering::Relaxed) {
+            *known = None;
+        }
         let ends = known.as_ref().map(aws_credential_types::Credentials::expiry);
         let last = |ahead| ends.is_some_and(|ends| ends.is_none_or(|ends| SystemTime::now() + ahead < ends));
-        if self.refused.swap(false, Ordering::Relaxed) || !last(CREDENTIALS_AHEAD) {
+        if !last(CREDENTIALS_AHEAD) {
             match self.find().await {
                 Ok(found) => *known = Some(found),
                 // The known ones may have some minutes left.

@@ -44,7 +44,7 @@ pub struct Connection {
     /// The server of this connection, for messages.
     pub server: String,
     /// What the library reports.
-    events: broadcast::Sender<Event>,
+    pub events: broadcast::Sender<Event>,
     pub meter: Arc<Meter>,
     pending: Pending,
     _watch: JoinSet<()>,
@@ -127,7 +127,7 @@ impl Connections {
         connection.meter.begin_again();
         let asked = connection.pending.begin(kept_connection::patience(self.bound), |_| {});
         let sent = connection.client.send_request(subject.to_owned(), request);
-        let answer = self.unless_it_fails(connection, subject, sent).await?;
+        let answer = self.unless_it_fails(connection, &mut connection.events.subscribe(), subject, sent).await?;
         let message = match answer.map_err(|error| error.kind()) {
             Ok(message) => Some(message),
             Err(RequestErrorKind::NoResponders) => None,
@@ -146,10 +146,11 @@ impl Connections {
     pub async fn unless_it_fails<T>(
         &self,
         connection: &Arc<Connection>,
+        events: &mut broadcast::Receiver<Event>,
         subject: &str,
         awaited: impl Future<Output = T>,
     ) -> Result<T, StoreError> {
-        let (mut awaited, mut events) = (pin!(awaited), connection.events.subscribe());
+        let mut awaited = pin!(awaited);
         loop {
             let event = tokio::select! {
                 biased;

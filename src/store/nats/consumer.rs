@@ -6,6 +6,7 @@
 
 use super::bucket::Bucket;
 use super::connection::{Connection, Connections};
+use super::failure::Event;
 use crate::lease::show;
 use crate::store::StoreError;
 use async_nats::jetstream::consumer;
@@ -16,6 +17,7 @@ use futures_util::StreamExt;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 /// How often the server says that it is there, and after what silence it is not.
@@ -29,6 +31,8 @@ pub struct Pushed {
     connection: Arc<Connection>,
     context: Context,
     messages: Subscriber,
+    /// What happens to the connection, also between two messages.
+    events: broadcast::Receiver<Event>,
     /// The number of the last message.
     last: u64,
     /// How many messages are still to come that the stream has already.
@@ -53,9 +57,10 @@ impl Bucket {
             "num_replicas": 1,
         });
         let request = json!({ "stream_name": self.stream(), "config": config });
+        let events = connection.events.subscribe();
         let messages = connection.client.subscribe(inbox).await.map_err(|_| connections.lost(&connection))?;
         let made: consumer::Info = self.demand("CONSUMER.CREATE", &request).await?;
-        Ok(Pushed { connections, connection, context, messages, last: 0, pending: made.num_pending })
+        Ok(Pushed { connections, connection, context, messages, events, last: 0, pending: made.num_pending })
     }
 }
 
@@ -65,10 +70,10 @@ impl Pushed {
     /// # Errors
     /// The consumer has to be replaced.
     pub async fn next(&mut self) -> Result<StreamMessage, StoreError> {
-        let Self { connections, connection, context, messages, last, pending } = self;
+        let Self { connections, connection, context, messages, events, last, pending } = self;
         let server = &connection.server;
         loop {
-            let pushed = connections.unless_it_fails(connection, "", timeout(SILENCE, messages.next())).await?;
+            let pushed = connections.unless_it_fails(connection, events, "", timeout(SILENCE, messages.next())).await?;
             let silent = |_| StoreError::unknown(format!("{server} sent nothing for {}", show(SILENCE)));
             let message = pushed.map_err(silent)?.ok_or_else(|| connections.lost(connection))?;
             connection.meter.begin_again();

@@ -43,6 +43,9 @@ const ENDED: [io::ErrorKind; 4] = [
     io::ErrorKind::UnexpectedEof,
 ];
 
+/// ER_UNKNOWN_SYSTEM_VARIABLE, as an unexpected error is worded.
+const NO_SUCH_VARIABLE: &str = "error 1193";
+
 pub fn open(address: &Address, request_timeout: Duration) -> Result<Rows<Connection>, StoreError> {
     Ok(Rows::new(Arc::new(Server::new(address, request_timeout)?), None))
 }
@@ -122,8 +125,10 @@ impl Connection {
             )));
         }
         // In a Galera cluster, a look must show what another node has confirmed. Other servers do not know this.
-        let _ = self.ask("SET SESSION wsrep_sync_wait = 1").await;
-        Ok(())
+        match self.ask("SET SESSION wsrep_sync_wait = 1").await {
+            Err(failure) if !failure.error.message.contains(NO_SUCH_VARIABLE) => Err(self.site.unusable(&failure)),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Failure> {
