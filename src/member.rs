@@ -183,7 +183,8 @@ fn call_back<T: Send + 'static>(
     spawn(name, move || {
         for item in items {
             if catch_unwind(AssertUnwindSafe(|| callback(item))).is_err() {
-                // A leader that does nothing keeps others from leading, and work may have ended only in part.
+                // A leader that does nothing keeps others from leading, work may have ended only in part, and the
+                // callback may miss the next ending.
                 tracing::error!("the callback of {what} panicked: leaving the election");
                 if let Some(shared) = shared.upgrade() {
                     shared.ask();

@@ -239,6 +239,7 @@ pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, String> {
         (_, Some(url)) if name == "store" => return Location::from_url(url).map(|_| value.to_owned()),
         _ => {}
     }
+    // The parser of an option refuses what is not UTF-8, but for paths and commands, which may have any bytes.
     let alone = arg.clone().default_value(None::<&str>);
     let mut line = OsString::from(format!("--{name}="));
     line.push(value);

@@ -49,8 +49,10 @@ impl Place {
     fn age_standbys_of(&self, host: u32) {
         for path in fs::read_dir(self.path("store")).unwrap().map(|entry| entry.unwrap().path()) {
             let name = path.file_name().unwrap().to_str().unwrap();
-            if name.contains("+standby+") && fs::read_to_string(&path).unwrap().contains(&format!("web{host}-")) {
-                fs::remove_file(path).unwrap();
+            // Those that lead by now withdraw theirs meanwhile.
+            let is_of_host = |text: String| text.contains(&format!("web{host}-"));
+            if name.contains("+standby+") && fs::read_to_string(&path).is_ok_and(is_of_host) {
+                let _ = fs::remove_file(path);
             }
         }
     }
