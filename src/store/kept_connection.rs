@@ -79,6 +79,11 @@ struct State {
 }
 
 impl Pending {
+    /// Whether no request is under way.
+    pub fn is_idle(&self) -> bool {
+        self.0.lock().count == 0
+    }
+
     pub fn is_silent(&self, patience: Duration) -> bool {
         self.0.lock().is_silent(patience)
     }

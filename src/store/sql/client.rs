@@ -33,7 +33,7 @@ pub fn is_true(rows: &[Cells], column: usize) -> bool {
 pub trait Connection: Send + Sync + Sized + 'static {
     /// How often a standby looks where it is not told of changes.
     const POLL: Duration;
-    /// Requests are sent while others are under way. Otherwise they wait for each other.
+    /// Whether a request can be sent while another is under way.
     const TAKES_SEVERAL: bool;
 
     /// Logs in, and asks what kind of server it is. An error means that no request was sent.

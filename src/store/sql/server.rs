@@ -4,7 +4,9 @@
 //!
 //! - A connection that hangs must not hold up later requests, and it may have ended unnoticed: see `kept_connection`.
 //! - But a slow connection does not hang, and a new one takes several round trips. So once the kept one has been silent
-//!   for a while, a request is sent twice if it [takes several](Connection::TAKES_SEVERAL): over it and over a new one.
+//!   for a while, a request is sent twice: over it and over a new one. If it does not
+//!   [take several](Connection::TAKES_SEVERAL), a request takes a new one while another is under way, or each would wait
+//!   longer than the one before.
 //! - A host may be a replica, or become one, or be silent. Then the next one is tried.
 
 use super::address::Address;
@@ -12,10 +14,10 @@ use super::client::{Cells, Connection};
 use super::dialect::Dialect;
 use super::failure::{Failure, Meaning, Site, Trouble};
 use super::statements::Statements;
-use crate::store::StoreError;
 use crate::store::error::worst;
 use crate::store::kept_connection::{self, Kept, Pending, once_more};
 use crate::store::socket::Place;
+use crate::store::{ErrorKind, StoreError};
 use futures_util::future::{ready, select};
 use rustls::ClientConfig;
 use std::io;
@@ -23,8 +25,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
+/// The most connections beside the kept one. A server allows few, and the trial of `store check` sends much at once.
+const MOST_BESIDE: usize = 8;
 /// How often a request that another transaction overtook is repeated.
 const MOST_OVERTAKEN: usize = 4;
 
@@ -37,6 +42,7 @@ pub struct Server<C: Connection> {
     preferred: AtomicUsize,
     /// The most time for a request, including its connection.
     pub bound: Duration,
+    beside: Semaphore,
     kept: Kept<Shared<C>>,
 }
 
@@ -64,6 +70,7 @@ impl<C: Connection> Server<C> {
             tls: Arc::new(address.tls_mode.config(&address.tls_files)?),
             preferred: AtomicUsize::new(0),
             bound: kept_connection::bound(request_timeout),
+            beside: Semaphore::new(MOST_BESIDE),
             kept: Kept::default(),
         })
     }
@@ -140,13 +147,14 @@ impl<C: Connection> Server<C> {
     ) -> Result<T, StoreError> {
         let deadline = self.deadline();
         let anew = async {
+            let permit = timeout_at(deadline, self.beside.acquire()).await;
+            let _permit = permit.map_err(|_| StoreError { kind: ErrorKind::NotApplied, ..self.site.silent() })?;
             let shared = self.borrow_new(deadline).await?;
             Ok(self.ask_over(shared, statements, &read, deadline).await?)
         };
-        let kept = self.kept().await.map(|kept| (self.is_lively(&kept), kept));
-        let Some((is_lively, kept)) = kept.filter(|(is_lively, _)| *is_lively || C::TAKES_SEVERAL) else {
-            return anew.await;
-        };
+        let kept = self.kept().await.filter(|kept| C::TAKES_SEVERAL || kept.pending.is_idle());
+        let Some(kept) = kept else { return anew.await };
+        let is_lively = self.is_lively(&kept);
         let first = self.ask_over(kept, statements, &read, deadline);
         if is_lively {
             return once_more(first, |failure| failure.meaning == Meaning::Lost, anew).await;
