@@ -189,9 +189,7 @@ impl CredentialProvider for Credentials {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let mut known = self.known.lock().await;
-        if self.refused.swap(false, Ordering::Relaxed) {
-            *known = None;
-        }
+        known.take_if(|_| self.refused.swap(false, Ordering::Relaxed));
         let ends = known.as_ref().map(aws_credential_types::Credentials::expiry);
         let last = |ahead| ends.is_some_and(|ends| ends.is_none_or(|ends| SystemTime::now() + ahead < ends));
         if !last(CREDENTIALS_AHEAD) {
