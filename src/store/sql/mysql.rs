@@ -2,8 +2,8 @@
 //!
 //! The hazards:
 //!
-//! - The library cannot go on after a request that was given up in the middle. So requests wait for each other, and one
-//!   that is given up closes the connection.
+//! - The library cannot go on after a request that was given up in the middle. So a connection takes one request at a
+//!   time, and one that is given up closes it.
 //! - A request that failed in the middle leaves its transaction open, and the next one would commit what it wrote. So
 //!   each request begins with a ROLLBACK.
 
