@@ -12,12 +12,20 @@
 //!   must not believe that the lock was held all the time. So a lock that was taken again shows that ([`Hold::Lost`]).
 //! - Another program that gives the lock back tells nobody. So a standby looks again and again while one holds it.
 
+use super::error::in_short;
 use super::{ErrorKind, Finding, Holder, StoreError};
 use crate::lease::{Candidate, Session, Term};
 use crate::text::on_one_line;
-use crate::time::{millis, rfc3339, wall_clock_millis};
+use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use serde_json::{Value, json};
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// The names under which a record may say who its writer is, and since when it leads.
+const NAMES: [&str; 11] =
+    ["instance_id", "leader", "leader_id", "leaderId", "LeaderID", "holder", "owner", "id", "instance", "node", "name"];
+const HOSTS: [&str; 2] = ["hostname", "host"];
+pub const STARTED: [&str; 3] = ["started_at", "startedAt", "StartedAt"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
@@ -39,6 +47,24 @@ pub fn record(candidate: &Candidate, term: Term, started_millis: u64) -> Value {
         "lease_ms": millis(candidate.lease),
         "term": term,
     })
+}
+
+/// What a record, or a name by itself, says of its writer. Its times are those of the writer's clock: for people alone.
+pub fn writer_of(value: &[u8]) -> Holder {
+    let record = serde_json::from_slice::<Value>(value).unwrap_or_default();
+    let find = |names: &[&str]| names.iter().find_map(|name| record.get(name)?.as_str());
+    let short = |names: &[&str]| find(names).map(in_short).filter(|text| !text.is_empty());
+    let time = |names: &[&str]| find(names).and_then(millis_of_rfc3339);
+    let whole = || in_short(record.as_str().unwrap_or(&String::from_utf8_lossy(value)));
+    let name = Some(short(&NAMES).unwrap_or_else(whole)).filter(|name| !name.is_empty());
+    let ago = |at| Duration::from_millis(wall_clock_millis().saturating_sub(at));
+    Holder {
+        owner: name.unwrap_or_else(|| "a program without a name".to_owned()),
+        host: short(&HOSTS),
+        since_millis: time(&STARTED),
+        renewed_ago: time(&["last_heartbeat"]).map(ago),
+        ..Holder::default()
+    }
 }
 
 /// A lock that other programs take too.
@@ -91,4 +117,29 @@ pub async fn findings(lock: &dyn ForeignLock) -> Result<Vec<Finding>, StoreError
         ))
     });
     Ok([Some(found), doubt].into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writer_of_a_leader_record_is_named() {
+        for (value, name, host) in [
+            (r#"{"instance_id":"a","hostname":"h","session":"s"}"#, "a", Some("h")),
+            (r#"{"leader":"b","host":"h"}"#, "b", Some("h")),
+            (r#"{"LeaderID":"e","Term":2}"#, "e", None),
+            ("\"c\"", "c", None),
+            ("d 7\n", "d 7", None),
+            ("{\"x\":1}", "{\"x\":1}", None),
+            ("", "a program without a name", None),
+        ] {
+            let writer = writer_of(value.as_bytes());
+            assert_eq!(
+                (writer.owner.as_str(), writer.host.as_deref(), writer.since_millis),
+                (name, host, None),
+                "{value}"
+            );
+        }
+    }
 }

@@ -19,10 +19,9 @@
 use super::bucket::Bucket;
 use super::document::{DELETION, OPERATION, is_deletion, stored_millis};
 use crate::lease::{Candidate, Session, Term, show};
-use crate::store::error::in_short;
-use crate::store::foreign_lock::{self, ForeignLock, Hold};
+use crate::store::foreign_lock::{self, ForeignLock, Hold, STARTED, writer_of};
 use crate::store::{Holder, StoreError};
-use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
+use crate::time::{millis, rfc3339, wall_clock_millis};
 use async_nats::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
 use serde_json::Value;
@@ -33,11 +32,6 @@ use tokio::sync::Mutex;
 const MOST_ATTEMPTS: usize = 4;
 /// A revision that no key reaches: they begin with the time in microseconds, and this is the year 2255.
 const NO_REVISION: u64 = (1 << 53) - 1;
-/// The names under which a leader record may tell who its writer is.
-const NAMES: [&str; 11] =
-    ["instance_id", "leader", "leader_id", "leaderId", "LeaderID", "holder", "owner", "id", "instance", "node", "name"];
-const HOSTS: [&str; 2] = ["hostname", "host"];
-const STARTED: [&str; 3] = ["started_at", "startedAt", "StartedAt"];
 
 pub struct LockKey {
     bucket: Bucket,
@@ -223,44 +217,4 @@ impl ForeignLock for LockKey {
 
 fn is_of(message: &StreamMessage, session: &Session) -> bool {
     serde_json::from_slice::<Value>(&message.payload).is_ok_and(|record| record["session"] == session.as_str())
-}
-
-/// What a leader record, or a name by itself, says of its writer.
-fn writer_of(value: &[u8]) -> Holder {
-    let record = serde_json::from_slice::<Value>(value).unwrap_or_default();
-    let find = |names: &[&str]| names.iter().find_map(|name| record.get(name)?.as_str());
-    let short = |names: &[&str]| find(names).map(in_short).filter(|text| !text.is_empty());
-    let whole = || in_short(record.as_str().unwrap_or(&String::from_utf8_lossy(value)));
-    let name = Some(short(&NAMES).unwrap_or_else(whole)).filter(|name| !name.is_empty());
-    Holder {
-        owner: name.unwrap_or_else(|| "a program without a name".to_owned()),
-        host: short(&HOSTS),
-        since_millis: find(&STARTED).and_then(millis_of_rfc3339),
-        ..Holder::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_writer_of_a_leader_record_is_named() {
-        for (value, name, host) in [
-            (r#"{"instance_id":"a","hostname":"h","session":"s"}"#, "a", Some("h")),
-            (r#"{"leader":"b","host":"h"}"#, "b", Some("h")),
-            (r#"{"LeaderID":"e","Term":2}"#, "e", None),
-            ("\"c\"", "c", None),
-            ("d 7\n", "d 7", None),
-            ("{\"x\":1}", "{\"x\":1}", None),
-            ("", "a program without a name", None),
-        ] {
-            let writer = writer_of(value.as_bytes());
-            assert_eq!(
-                (writer.owner.as_str(), writer.host.as_deref(), writer.since_millis),
-                (name, host, None),
-                "{value}"
-            );
-        }
-    }
 }

@@ -15,10 +15,9 @@
 use super::connection::Client;
 use super::script;
 use crate::lease::{Candidate, Session, Term};
-use crate::store::error::in_short;
-use crate::store::foreign_lock::{self, ForeignLock, Hold};
+use crate::store::foreign_lock::{self, ForeignLock, Hold, writer_of};
 use crate::store::{ErrorKind, Holder, StoreError};
-use crate::time::{millis, millis_of_rfc3339, wall_clock_millis};
+use crate::time::{millis, wall_clock_millis};
 use parking_lot::Mutex;
 use redis::{ToRedisArgs, cmd};
 use serde_json::Value;
@@ -65,11 +64,18 @@ impl LockKey {
         match status.as_str() {
             "done" => Ok(Hold::Held),
             "lost" => Ok(Hold::Lost),
-            "held" => Ok(Hold::Taken(Holder {
-                expires_in: word(1).parse().ok().map(Duration::from_millis),
-                foreign_lock: Some(self.name()),
-                ..holder_of(&word(0), &word(2))
-            })),
+            "held" => {
+                let (value, info) = (word(0), word(2));
+                let record: Value = serde_json::from_str(&info).unwrap_or_default();
+                // An earlier holder may have left the record. Ours names the session, with which the value begins.
+                let is_its = record["instance_id"] == *value
+                    || value.split(' ').next().is_some_and(|of| record["session"] == of);
+                Ok(Hold::Taken(Holder {
+                    expires_in: word(1).parse().ok().map(Duration::from_millis),
+                    foreign_lock: Some(self.name()),
+                    ..writer_of(if is_its { info.as_bytes() } else { value.as_bytes() })
+                }))
+            }
             "eternal" => Err(StoreError::misconfigured(format!(
                 "the key {key} in {place}, which lock_key= names, never expires, so nobody could take it after its holder \
                  died: delete it, or give it an expiry"
@@ -124,37 +130,5 @@ impl ForeignLock for LockKey {
             }
         }
         self.holder(None).await
-    }
-}
-
-/// Who wrote this value, and beside it perhaps this record.
-fn holder_of(value: &str, info: &str) -> Holder {
-    let info: Value = serde_json::from_str(info).unwrap_or_default();
-    // An earlier holder may have left the record. Ours names the session, with which the value begins.
-    let is_its = info["instance_id"] == value || value.split(' ').next().is_some_and(|of| info["session"] == of);
-    let text = |name: &str| info[name].as_str().filter(|_| is_its);
-    let short = |text: &str| Some(in_short(text)).filter(|text| !text.is_empty());
-    // By the holder's clock, so only for people.
-    let time = |name| text(name).and_then(millis_of_rfc3339);
-    Holder {
-        owner: short(text("instance_id").unwrap_or(value)).unwrap_or_else(|| "a program without a name".to_owned()),
-        host: text("hostname").and_then(short),
-        since_millis: time("started_at"),
-        renewed_ago: time("last_heartbeat").map(|at| Duration::from_millis(wall_clock_millis().saturating_sub(at))),
-        ..Holder::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_that_another_holder_left_says_nothing() {
-        for info in [r#"{"instance_id":"backend-6","hostname":"h6"}"#, "", "[]", "{", r#"{"instance_id":7}"#] {
-            let holder = holder_of("backend-7", info);
-            assert!(holder.owner == "backend-7" && holder.host.is_none(), "{holder:?}");
-        }
-        assert_eq!(holder_of(" ", "").owner, "a program without a name");
     }
 }

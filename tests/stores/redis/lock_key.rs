@@ -47,6 +47,8 @@ async fn while_another_program_holds_the_key_nobody_of_us_leads_and_it_is_named(
     let store = sharing(&server);
     let one = candidate("one");
     assert!(take(&server, "backend-7", "60000"));
+    // An earlier holder left it.
+    server.cli(&["SET", INFO, r#"{"instance_id":"backend-6","hostname":"h6"}"#]);
     let holder = refused(store.claim(&one).await.unwrap());
     assert_eq!((holder.owner.as_str(), holder.named()), ("backend-7", format!("backend-7 (holds the key {KEY})")));
     assert_eq!((holder.session.as_ref(), holder.term, holder.host.as_ref()), (None, None, None));
