@@ -75,6 +75,10 @@ impl LockKey {
         Self { bucket, key, state: Mutex::default() }
     }
 
+    fn unsteady(&self) -> StoreError {
+        StoreError::unknown(format!("{} changes faster than it can be written", self.name()))
+    }
+
     /// Not the mark of a deletion. And the revision to write over.
     async fn look(&self) -> Result<(Option<StreamMessage>, u64), StoreError> {
         let found = self.bucket.get(&self.key).await?;
@@ -188,7 +192,7 @@ impl ForeignLock for LockKey {
                 return Ok(if state.lost { Hold::Lost } else { Hold::Held });
             }
         }
-        Err(StoreError::unknown(format!("{} changes faster than it can be taken", self.name())))
+        Err(self.unsteady())
     }
 
     async fn let_go(&self, candidate: &Candidate, _term: Term) -> Result<(), StoreError> {
@@ -197,14 +201,14 @@ impl ForeignLock for LockKey {
         let mut deleted = HeaderMap::new();
         deleted.insert(OPERATION, DELETION);
         for _ in 0..MOST_ATTEMPTS {
-            let (Some(message), revision) = self.look().await? else { break };
-            if !is_of(&message, &candidate.session)
+            let (stands, revision) = self.look().await?;
+            if !stands.is_some_and(|message| is_of(&message, &candidate.session))
                 || self.bucket.put(&self.key, deleted.clone(), "", Some(revision)).await?.is_some()
             {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+        Err(self.unsteady())
     }
 
     async fn try_out(&self) -> Result<Option<Holder>, StoreError> {

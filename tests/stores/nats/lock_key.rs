@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::support::mixed::{self, Mixed};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 const ELECTIONS: &str = "elections";
@@ -109,6 +110,33 @@ async fn a_key_that_was_deleted_ends_the_leadership_and_is_held_until_the_tree_i
     assert_eq!(held(&server), None, "it is dead");
     assert_eq!(store.renew(&one, term, 4).await, Ok(Renewal::Lost(None)));
     assert_eq!(held(&server), None, "a late renewal takes nothing");
+}
+
+#[tokio::test]
+async fn a_key_that_changes_faster_than_it_can_be_given_back_is_not_called_given_back() {
+    let server = shared(LONG).await;
+    let store = sharing(&server).await;
+    let (one, term) = one_leads(&*store).await;
+    let told = Arc::new(AtomicBool::new(false));
+    let writers = [(); 4].map(|()| {
+        let (client, told) = (server.client_of(ELECTIONS), Arc::clone(&told));
+        let record = json!({ "session": one.session }).to_string();
+        std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                client.try_put(LEADER, "", &record);
+            }
+        })
+    });
+    // Sometimes nobody writes in between.
+    eventually("it is told", async || {
+        let error = store.release(&one, term).await.err();
+        error.is_some_and(|error| error.message.contains("changes faster than it can be written"))
+    })
+    .await;
+    told.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.join().unwrap();
+    }
 }
 
 #[tokio::test]
