@@ -34,8 +34,10 @@ pub enum Target {
 }
 
 /// Without a password there is no login.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
+    /// Where the store URL has it, for messages.
+    pub place: &'static str,
     pub user: Option<String>,
     pub password: Option<Secret>,
 }
@@ -100,12 +102,17 @@ impl Address {
     }
 }
 
-fn read_login(scheme: &str, user: Option<String>, password: Option<Secret>, write: &str) -> Result<Login, String> {
+fn read_login(
+    scheme: &str,
+    user: Option<String>,
+    password: Option<Secret>,
+    place: &'static str,
+) -> Result<Login, String> {
     let password = password.filter(|password| !password.expose().is_empty());
     if user.is_some() && password.is_none() {
-        return Err(format!("{scheme}:// names a user without a password: write {write}"));
+        return Err(format!("{scheme}:// names a user without a password: write {place}"));
     }
-    Ok(Login { user, password })
+    Ok(Login { place, user, password })
 }
 
 fn database(scheme: &str, text: &str) -> Result<u32, String> {
@@ -167,7 +174,7 @@ mod tests {
         let plain = read("redis://h").unwrap();
         let expected = Address {
             target: Target::At(tcp("h", 6379)),
-            login: Login::default(),
+            login: Login { place: "USER:PASSWORD@", user: None, password: None },
             db: 0,
             prefix: "leaderrun:".to_owned(),
             replicas: 0,

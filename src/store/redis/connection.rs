@@ -99,7 +99,7 @@ impl Client {
         let driver = tokio::spawn(driver).abort_handle();
         let connection = Arc::new(Connection { pipe, allowance, driver, server, pending: Pending::default() });
         let exchange = Exchange { client: self, connection, deadline, stage: Stage::Login };
-        let Server { login: Login { user, password }, db, .. } = &exchange.connection.server;
+        let Server { login: Login { user, password, .. }, db, .. } = &exchange.connection.server;
         if let Some(password) = password {
             exchange.ask::<()>(cmd("AUTH").arg(user.as_deref()).arg(password.expose())).await?;
         }
@@ -134,14 +134,7 @@ impl Client {
         let (name, place) = match &self.address.target {
             Target::At(place) => (self.address.to_string(), place.clone()),
             Target::Sentinel { sentinels, master, login } => {
-                let found = timeout_at(deadline, sentinel::find(self, sentinels, master, login)).await;
-                let place = found.unwrap_or_else(|_| {
-                    let asked: Vec<String> = sentinels.iter().map(ToString::to_string).collect();
-                    let (asked, waited) = (asked.join(", "), show(self.timeout));
-                    Err(StoreError::not_applied(format!(
-                        "{asked}: no Sentinel named the address of master {master} within {waited}"
-                    )))
-                })?;
+                let place = sentinel::find(self, sentinels, master, login, deadline).await?;
                 (format!("redis at {place} (master {master})"), place)
             }
         };

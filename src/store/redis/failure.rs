@@ -5,7 +5,7 @@ use super::address::Login;
 use crate::store::StoreError;
 use crate::store::error::in_short;
 
-pub fn refused(place: &str, Login { user, password }: &Login, code: &str, said: &str) -> StoreError {
+pub fn refused(place: &str, Login { place: written, user, password }: &Login, code: &str, said: &str) -> StoreError {
     let user = user.as_deref().unwrap_or("default");
     // "ERR unknown command 'AUTH', with args beginning with: 'PASSWORD'"
     let said = said.split(", with args beginning").next().unwrap_or_default();
@@ -18,12 +18,12 @@ pub fn refused(place: &str, Login { user, password }: &Login, code: &str, said: 
     };
     match code {
         // Long commands are turned away as "unauthenticated".
-        _ if code == "NOAUTH" || said.contains("unauthenticated") => StoreError::denied(format!(
-            "{place} asks for a password: write it into the store URL, as in redis://USER:PASSWORD@HOST"
-        )),
+        _ if code == "NOAUTH" || said.contains("unauthenticated") => {
+            StoreError::denied(format!("{place} asks for a password: write it into the store URL, as {written}"))
+        }
         // Servers before version 6 have no code for this.
         _ if code == "WRONGPASS" || said.contains("invalid password") => StoreError::denied(format!(
-            "{place} does not accept this password of user {user}: see USER:PASSWORD@ in the store URL"
+            "{place} does not accept this password of user {user}: see {written} in the store URL"
         )),
         "NOPERM" => StoreError::denied(format!("{place} denied user {user}: {said}")),
         "READONLY" => {
@@ -66,7 +66,8 @@ mod tests {
     use crate::store::url::Secret;
 
     fn told(code: &str, text: &str) -> StoreError {
-        let login = Login { user: Some("me".to_owned()), password: Some(Secret::from("hunter2".to_owned())) };
+        let password = Some(Secret::from("hunter2".to_owned()));
+        let login = Login { place: "USER:PASSWORD@", user: Some("me".to_owned()), password };
         refused("redis at h:6379", &login, code, text)
     }
 

@@ -12,15 +12,26 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::cmd;
 use std::collections::HashMap;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// How long to wait for the others after the first answer.
 const OTHERS_WAIT: Duration = Duration::from_millis(100);
 
-/// The caller must bound the time.
-pub async fn find(client: &Client, sentinels: &[Place], master: &str, login: &Login) -> Result<Place, StoreError> {
-    let mut asked: FuturesUnordered<_> =
-        sentinels.iter().map(|sentinel| ask(client, sentinel, master, login)).collect();
+/// The error of each Sentinel counts, also if another one is silent until the deadline.
+pub async fn find(
+    client: &Client,
+    sentinels: &[Place],
+    master: &str,
+    login: &Login,
+    deadline: Instant,
+) -> Result<Place, StoreError> {
+    let sentinels = sentinels.iter().map(|place| Server {
+        name: format!("the Sentinel at {place}"),
+        place: place.clone(),
+        login: login.clone(),
+        db: 0,
+    });
+    let mut asked: FuturesUnordered<_> = sentinels.map(|sentinel| ask(client, sentinel, master, deadline)).collect();
     let mut failures = Vec::new();
     let first = loop {
         match asked.next().await {
@@ -35,10 +46,9 @@ pub async fn find(client: &Client, sentinels: &[Place], master: &str, login: &Lo
 }
 
 /// The number of the last failover that it has seen, and where the master is since.
-async fn ask(client: &Client, place: &Place, master: &str, login: &Login) -> Result<(u64, Place), StoreError> {
-    let name = format!("the Sentinel at {place}");
-    let sentinel = Server { name: name.clone(), place: place.clone(), login: login.clone(), db: 0 };
-    let exchange = client.open(sentinel, client.deadline()).await?;
+async fn ask(client: &Client, sentinel: Server, master: &str, deadline: Instant) -> Result<(u64, Place), StoreError> {
+    let exchange = client.open(sentinel, deadline).await?;
+    let name = exchange.place();
     let answer = exchange.ask(cmd("SENTINEL").arg("MASTER").arg(master)).await;
     let words: HashMap<String, String> = answer.map_err(|error: StoreError| {
         if !error.message.contains("No such master") {

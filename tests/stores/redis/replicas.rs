@@ -179,6 +179,20 @@ async fn one_sentinel_of_three_is_enough_to_find_the_master_and_one_that_does_no
     );
 }
 
+/// Which might still name the master.
+#[tokio::test]
+async fn a_sentinel_that_denies_the_login_is_named_though_another_one_is_silent() {
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = mute.local_addr().unwrap().port();
+    let strict = Server::with(&["--requirepass", "hunter2"]);
+    let url = format!("redis+sentinel://127.0.0.1:{silent},127.0.0.1:{}/main?sentinel_password=x", strict.port());
+    let store = open_with(&url, Duration::from_secs(2)).unwrap();
+    not_applied(
+        store.claim(&candidate("one")).await,
+        "does not accept this password of user default: see sentinel_user= … cannot reach the Sentinel at 127.0.0.1:",
+    );
+}
+
 /// Says after a pause that the master is on `port` since the failover of that number. Answers where it listens.
 fn false_sentinel(port: u16, epoch: u32, pause: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
