@@ -145,14 +145,11 @@ mod tests {
         for (url, expected) in [
             ("nats://h/b?lock_key=leader", Some("b leader")),
             ("nats://h/b?lock_key=c/svc/leader.x", Some("c svc/leader.x")),
-            ("nats+tls://h/b?ca=/ca&lock_key=c%2Fleader", Some("c leader")),
-            ("nats://h/b?cert=/c&key=/k&lock_key=c/leader", Some("c leader")),
-            ("nats://h/b?cert=/c&key=/k", None),
+            ("nats://h/b?lock_key=c%2Fleader", Some("c leader")),
             ("nats://h/b", None),
         ] {
             assert_eq!(of(url).as_deref(), expected, "{url}");
         }
-        assert_eq!(read("nats://h/b?lock_key=c/leader").tls, None);
     }
 
     #[test]
