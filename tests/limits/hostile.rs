@@ -230,11 +230,7 @@ shams! {
     // A row of two gigabytes.
     postgres, "postgres": Sham {
         url: "postgres://app@ADDRESS/db?sslmode=disable",
-        greets: |victim| {
-            victim.hears(8)?;
-            victim.says(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I")?;
-            victim.hears(1).map(drop)
-        },
+        greets: lets_in_by_postgres,
         opening: b"D\x7f\xff\xff\xff",
         filling: || vec![0; 1024],
     };
@@ -259,6 +255,27 @@ fn greets_by_nats(victim: &mut Victim) -> io::Result<()> {
     )?;
     victim.hears_of(b"PING\r\n")?;
     victim.says(b"PONG\r\n")
+}
+
+fn lets_in_by_postgres(victim: &mut Victim) -> io::Result<()> {
+    victim.hears(8)?;
+    victim.says(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I")?;
+    victim.hears(1).map(drop)
+}
+
+/// They have no columns, so they take far more memory than bytes on the wire.
+#[cfg(feature = "postgres")]
+#[test]
+fn rows_without_end_of_a_server_of_postgres_are_cut_off() {
+    let hostile = hostile(|victim| {
+        lets_in_by_postgres(victim)?;
+        victim.says(b"T\0\0\0\x06\0\0")?;
+        victim.repeats(b"D\0\0\0\x06\0\0")
+    });
+    let url = format!("postgres://app@{hostile}/db?sslmode=disable");
+    for line in both_survive(hostile, &url, LONG_ENOUGH, &[UNAVAILABLE]) {
+        assert!(line.contains("is it PostgreSQL?"), "{line}");
+    }
 }
 
 /// It can everything that a client may ask of a server, TLS among it.

@@ -11,6 +11,7 @@
 
 use super::failure::{Failure, Site};
 use super::server::Server;
+use super::statements::LIST_PAGE;
 use crate::store::StoreError;
 use crate::store::socket::{Place, Socket};
 use std::sync::Arc;
@@ -19,6 +20,9 @@ use tokio::sync::broadcast::Receiver;
 
 /// The values of a row, as the server writes them. None is NULL.
 pub type Cells = Vec<Option<String>>;
+
+/// More than an answer has: short rows take more memory here than in a packet.
+pub const MOST_ROWS: usize = 2 * LIST_PAGE;
 
 pub fn value(rows: &[Cells], column: usize) -> &str {
     rows.first().and_then(|row| row.get(column)?.as_deref()).unwrap_or_default()

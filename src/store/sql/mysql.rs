@@ -10,10 +10,9 @@
 mod relay;
 
 use super::address::Address;
-use super::client::{self, Cells};
+use super::client::{self, Cells, MOST_ROWS};
 use super::failure::{Failure, Meaning, Site, Trouble};
 use super::server::Server;
-use super::statements::LIST_PAGE;
 use super::{Rows, patience};
 use crate::store::StoreError;
 use crate::store::error::in_short;
@@ -31,8 +30,6 @@ use tokio::sync::Mutex;
 
 /// After this silence, in seconds, the server ends a session: our host may be gone.
 const IDLE: usize = 120;
-/// More than an answer has: short rows take more memory here than in a packet.
-const MOST_ROWS: usize = 2 * LIST_PAGE;
 /// Set, like `wait_timeout`, because the library would ask the server for both.
 const LONGEST_PACKET: usize = 1 << 24;
 /// How the library's socket fails once its other end is gone.

@@ -13,7 +13,7 @@ mod advisory;
 mod watch;
 
 use super::address::Address;
-use super::client::{self, Cells, is_true};
+use super::client::{self, Cells, MOST_ROWS, is_true};
 use super::failure::{Failure, Meaning, Site, Trouble};
 use super::server::Server;
 use super::{Rows, patience};
@@ -25,11 +25,13 @@ use crate::store::socket::{Place, Socket};
 use crate::store::tls_mode::TlsMode;
 use crate::text;
 use advisory::Advisory;
+use futures_util::TryStreamExt as _;
 use rustls::ClientConfig;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -190,15 +192,17 @@ impl Connection {
     }
 
     async fn ask(&self, statements: &str) -> Result<Vec<Cells>, Trouble> {
-        let answer = self.client.simple_query(statements).await.map_err(|error| match error.into() {
+        let failed = |error: Error| match error.into() {
             // The library says only that the connection was closed.
             Trouble::Lost(_) if self.allowance.is_exceeded() => io::Error::other(TooLong).into(),
             trouble => trouble,
-        });
+        };
+        let mut answer = pin!(self.client.simple_query_raw(statements).await.map_err(failed)?);
         let mut rows = Vec::new();
-        for message in answer? {
+        while let Some(message) = answer.try_next().await.map_err(failed)? {
             match message {
                 SimpleQueryMessage::RowDescription(_) => rows.clear(),
+                SimpleQueryMessage::Row(_) if rows.len() >= MOST_ROWS => return Err(Trouble::Garbled),
                 SimpleQueryMessage::Row(row) => {
                     rows.push((0..row.len()).map(|index| row.get(index).map(str::to_owned)).collect());
                 }
