@@ -102,8 +102,12 @@ impl<C: Connection> Documents for Rows<C> {
     }
 
     fn remedy(&self, key: Key<'_>) -> String {
-        // The table forbids the deletion of its marker.
-        let remedy = if key == Key::Marker { "set its text to ''" } else { "delete it" };
+        // The table forbids some deletions (`Statements::guard`).
+        let remedy = match key {
+            Key::Marker => "set its text to ''",
+            Key::Shard(_) => "set its ends to 0 and delete it",
+            _ => "delete it",
+        };
         format!("{remedy}, or use another with table=NAME")
     }
 

@@ -37,6 +37,22 @@ async fn values_that_nobody_of_us_wrote_are_named() {
     lead(&store, &candidate("one")).await;
 }
 
+/// The table keeps a leader's row from an ordinary deletion.
+#[tokio::test]
+async fn a_leaders_row_that_something_else_wrote_can_be_removed_as_the_error_says() {
+    let table = Table::new().await;
+    lead(&table.store(), &with_lease("one", Duration::from_secs(1))).await;
+    table.sql("UPDATE $T SET text = 'words' WHERE part = 'lease'");
+    let store = table.store();
+    misconfigured(
+        store.claim(&with_lease("two", Duration::from_secs(1))).await,
+        "set its ends to 0 and delete it, or use another",
+    );
+    table.sql("UPDATE $T SET ends = 0 WHERE part = 'lease'");
+    table.sql("DELETE FROM $T WHERE part = 'lease'");
+    granted_in_time(&store, &with_lease("two", Duration::from_secs(1))).await;
+}
+
 #[tokio::test]
 async fn a_marker_that_something_else_wrote_is_replaced_once_its_text_is_removed() {
     let table = Table::new().await;
