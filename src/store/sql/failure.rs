@@ -127,22 +127,17 @@ impl Site {
             Trouble::Unfit(error) => return error,
             Trouble::Said { code, message, .. } => (code, in_short(&message)),
         };
-        let is_denied = match dialect {
-            // PgBouncer has one code for everything, 08P01.
-            Dialect::Postgres if message.contains("password") || message.contains("auth") => true,
-            Dialect::Postgres => code == "42501" || code.starts_with("28"),
-            Dialect::MySql => {
-                ["1044", "1045", "1130", "1698", "1820", "1862", "3118", "3955", "4151"].contains(&code.as_str())
-            }
-        };
-        match (dialect, code.as_str()) {
-            (Dialect::Postgres, "3D000") | (Dialect::MySql, "1049") => {
+        // PgBouncer has one code for everything, 08P01.
+        let speaks_of_login = message.contains("password") || message.contains("auth");
+        let denied = || StoreError::denied(format!("{server} rejected the login of user {user}: {message}"));
+        match code.as_str() {
+            "3D000" | "1049" => {
                 StoreError::misconfigured(format!("no database {database} in {server}: name another, or create it"))
             }
-            (Dialect::MySql, "3159") => {
-                StoreError::misconfigured(format!("{server} requires TLS ({message}): set ssl-mode=REQUIRED"))
-            }
-            _ if is_denied => StoreError::denied(format!("{server} rejected the login of user {user}: {message}")),
+            "3159" => StoreError::misconfigured(format!("{server} requires TLS ({message}): set ssl-mode=REQUIRED")),
+            "42501" | "1044" | "1045" | "1130" | "1698" | "1820" | "1862" | "3118" | "3955" | "4151" => denied(),
+            class if class.starts_with("28") => denied(),
+            _ if *dialect == Dialect::Postgres && speaks_of_login => denied(),
             _ => StoreError::not_applied(format!("{server} does not take connections: {message}")),
         }
     }
@@ -189,8 +184,7 @@ impl Site {
     }
 
     pub fn unreachable(&self, error: &(dyn Error + 'static)) -> StoreError {
-        let unreachable =
-            || format!("cannot reach {}: {}", self.server, innermost_of(error, self.dialect.words().kind));
+        let unreachable = || format!("cannot reach {}: {}", self.server, innermost_of(error, self.dialect.words().kind));
         StoreError::not_applied(self.endless(error).unwrap_or_else(unreachable)).because(error)
     }
 
@@ -210,52 +204,46 @@ impl Site {
     }
 }
 
-/// MySQL's errors of columns, keys, checks, triggers, or a view in the table's place.
-const ANOTHER_TABLE: [u16; 34] = [
-    1048, 1054, 1062, 1109, 1110, 1136, 1138, 1169, 1216, 1217, 1264, 1265, 1266, 1267, 1271, 1288, 1292, 1347, 1348,
-    1356, 1364, 1366, 1369, 1393, 1394, 1406, 1442, 1451, 1452, 1471, 1690, 3105, 3819, 4025,
+/// What it means that the server reported one of these for a statement. Two letters are a class of errors.
+const POSTGRES: [(&str, Meaning); 7] = [
+    ("42501", Meaning::Denied),
+    ("42P01 3F000", Meaning::NoTable),
+    ("42P06 42P07 42710 23505", Meaning::IsThere),
+    ("25006", Meaning::NoWrites),
+    ("55P03 57014", Meaning::Locked),
+    // Out of room, shutting down, deadlocked.
+    ("40 53 54 55 57 58 XX", Meaning::Passing),
+    // The table's columns, keys, checks, triggers, or a view in its place.
+    ("0A 21 22 23 27 42 44 P0", Meaning::AnotherTable),
+];
+const MYSQL: [(&str, Meaning); 10] = [
+    // Of a database, a table, a column, a routine; of an operation; of a trigger, while there is a binary log.
+    ("1044 1142 1143 1227 1370 1419", Meaning::Denied),
+    ("1049 1146", Meaning::NoTable),
+    ("1050 1359", Meaning::IsThere),
+    ("1644", Meaning::Kept),
+    ("1290 1792 1836", Meaning::NoWrites),
+    ("1205 1969 3024 3572", Meaning::Locked),
+    ("1020 1213 3101", Meaning::Overtaken),
+    // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a user asks in
+    // an hour.
+    ("1021 1030 1037 1040 1041 1047 1114 1135 1203 1206 1226 1637 3100", Meaning::Passing),
+    // Columns, keys, checks, triggers, or a view in the table's place.
+    (
+        "1048 1054 1062 1109 1110 1136 1138 1169 1216 1217 1264 1265 1266 1267 1271 1288 1292 1347 1348 1356 1364 1366 \
+         1369 1393 1394 1406 1442 1451 1452 1471 1690 3105 3819 4025",
+        Meaning::AnotherTable,
+    ),
+    // The server ends the session, or the statement was killed: shutdown, KILL, idle for too long, bad packets.
+    ("1053 1152 1153 1154 1155 1156 1157 1158 1159 1160 1161 1180 1184 1317 1927 4031", Meaning::Lost),
 ];
 
 impl Meaning {
-    /// Of an error that the server reported for a statement.
+    /// Unknown: a code of a pooler or a proxy, which may have passed the statement on, or of a later version of the server.
     fn of(dialect: Dialect, code: &str) -> Self {
-        match dialect {
-            Dialect::Postgres => match code {
-                "42501" => Self::Denied,
-                "42P01" | "3F000" => Self::NoTable,
-                "42P06" | "42P07" | "42710" | "23505" => Self::IsThere,
-                "25006" => Self::NoWrites,
-                "55P03" | "57014" => Self::Locked,
-                code => match code.get(..2) {
-                    // Out of room, shutting down, deadlocked.
-                    Some("40" | "53" | "54" | "55" | "57" | "58" | "XX") => Self::Passing,
-                    // The table's columns, keys, checks, triggers, or a view in its place.
-                    Some("0A" | "21" | "22" | "23" | "27" | "42" | "44" | "P0") => Self::AnotherTable,
-                    // A pooler has codes of its own, as for a server that it has lost.
-                    _ => Self::Unknown,
-                },
-            },
-            Dialect::MySql => match code.parse().unwrap_or_default() {
-                // Of a database, a table, a column, a routine; of an operation; of a trigger, while there is a binary log.
-                1044 | 1142 | 1143 | 1227 | 1370 | 1419 => Self::Denied,
-                1049 | 1146 => Self::NoTable,
-                1050 | 1359 => Self::IsThere,
-                1644 => Self::Kept,
-                1290 | 1792 | 1836 => Self::NoWrites,
-                1205 | 1969 | 3024 | 3572 => Self::Locked,
-                1020 | 1213 | 3101 => Self::Overtaken,
-                // Out of room or memory, not ready in its cluster; a limit on connections, on transactions, or on what a
-                // user asks in an hour.
-                1021 | 1030 | 1037 | 1040 | 1041 | 1047 | 1114 | 1135 | 1203 | 1206 | 1226 | 1637 | 3100 => {
-                    Self::Passing
-                }
-                number if ANOTHER_TABLE.contains(&number) => Self::AnotherTable,
-                // The server ends the session, or the statement was killed: shutdown, KILL, idle for too long, bad packets.
-                1053 | 1152..=1161 | 1180 | 1184 | 1317 | 1927 | 4031 => Self::Lost,
-                // Codes of a proxy, which may have passed the statement on, or of a later version of the server.
-                _ => Self::Unknown,
-            },
-        }
+        let table = if dialect == Dialect::Postgres { &POSTGRES[..] } else { &MYSQL };
+        let names = |codes: &str| codes.split(' ').any(|known| known == code || Some(known) == code.get(..2));
+        table.iter().find(|(codes, _)| names(codes)).map_or(Self::Unknown, |(_, meaning)| *meaning)
     }
 }
 
