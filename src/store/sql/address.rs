@@ -1,13 +1,29 @@
 //! Reads `postgres://`, `mysql://` and `mariadb://` URLs as the servers' own clients do, and what those find elsewhere:
 //! PGUSER and PGPASSWORD, MYSQL_PWD, the name of the user. A URL may hold a password, so no message repeats a value.
 
-use super::dialect::{Dialect, Words};
+use super::dialect::Dialect;
 use crate::store::StoreError;
 use crate::store::socket::Place;
 use crate::store::tls_mode::TlsMode;
 use crate::store::url::{Secret, StoreUrl, TlsFiles, read_port, sorted};
 use std::fmt;
 use std::path::Path;
+
+const SSLMODES: &[(&str, TlsMode)] = &[
+    ("disable", TlsMode::Disable),
+    ("allow", TlsMode::Prefer),
+    ("prefer", TlsMode::Prefer),
+    ("require", TlsMode::Require),
+    ("verify-ca", TlsMode::VerifyCa),
+    ("verify-full", TlsMode::VerifyFull),
+];
+const SSL_MODES: &[(&str, TlsMode)] = &[
+    ("DISABLED", TlsMode::Disable),
+    ("PREFERRED", TlsMode::Prefer),
+    ("REQUIRED", TlsMode::Require),
+    ("VERIFY_CA", TlsMode::VerifyCa),
+    ("VERIFY_IDENTITY", TlsMode::VerifyFull),
+];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
@@ -31,20 +47,24 @@ pub struct Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places: Vec<String> = self.places.iter().map(ToString::to_string).collect();
-        write!(f, "{} at {}", self.dialect.words().kind, places.join(","))
+        write!(f, "{} at {}", self.dialect.kind(), places.join(","))
     }
 }
 
 impl Address {
     pub fn identity(&self) -> String {
         let Self { places, database, schema, table, .. } = self;
-        let scheme = self.dialect.words().scheme;
+        let scheme = self.dialect.scheme();
         format!("{scheme} {} {database} {schema} {table}", sorted(places.iter().map(ToString::to_string)))
     }
 
     pub fn read(dialect: Dialect, rest: &str) -> Result<Self, String> {
-        let Words { scheme, options, longest_name, .. } = *dialect.words();
-        let mut url = StoreUrl::read(scheme, rest, options)?;
+        let scheme = dialect.scheme();
+        let options = dialect.either(
+            "schema table advisory_lock sslmode sslrootcert sslcert sslkey application_name host port",
+            "table socket ssl-mode ssl-ca ssl-cert ssl-key",
+        );
+        let mut url = StoreUrl::read(scheme, rest, &options.split(' ').collect::<Vec<_>>())?;
         let places = places(&mut url, dialect)?;
         if url.path.is_empty() || url.path.contains('/') {
             return Err(format!("{scheme}:// names no database: write {scheme}://HOST/DATABASE"));
@@ -52,9 +72,10 @@ impl Address {
         let (tls_mode, tls_files) = tls(&mut url, dialect)?;
         let mut name = |option: &str, default: &str| {
             let name = url.take(option).unwrap_or_else(|| default.to_owned());
-            let length = if dialect == Dialect::Postgres { name.len() } else { name.chars().count() };
-            if length > longest_name {
-                return Err(format!("the option {option} of {scheme}:// is longer than {longest_name} letters"));
+            // PostgreSQL cuts a longer name off, so two of them may become one.
+            let (length, longest) = dialect.either((name.len(), 63), (name.chars().count(), 64));
+            if length > longest {
+                return Err(format!("the option {option} of {scheme}:// is longer than {longest} letters"));
             }
             Ok(name)
         };
@@ -74,25 +95,31 @@ impl Address {
     }
 
     pub fn user(&self) -> Result<String, StoreError> {
-        let Words { scheme, user, .. } = self.dialect.words();
+        let scheme = self.dialect.scheme();
+        let usual = || self.dialect.either(variable("PGUSER"), None);
         let ourselves = || Some(nix::unistd::User::from_uid(nix::unistd::geteuid()).ok()??.name);
-        let named = self.user.clone().or_else(|| variable(user)).or_else(ourselves);
+        let named = self.user.clone().or_else(usual).or_else(ourselves);
         named.ok_or_else(|| {
             StoreError::misconfigured(format!("{scheme}:// names no user: write {scheme}://USER@HOST/DATABASE"))
         })
     }
 
     pub fn password(&self) -> Option<Secret> {
-        self.password.clone().or_else(|| variable(self.dialect.words().password).map(Secret::from))
+        self.password.clone().or_else(|| variable(self.dialect.either("PGPASSWORD", "MYSQL_PWD")).map(Secret::from))
     }
 }
 
 fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !name.is_empty() && !value.is_empty())
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn places(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<Vec<Place>, String> {
-    let Words { scheme, default_port, default_socket, socket: option, .. } = *dialect.words();
+    let scheme = dialect.scheme();
+    let default_port = dialect.either(5432, 3306);
+    // Where Debian's servers and clients look for each other.
+    let default_socket = dialect.either("/var/run/postgresql", "/run/mysqld/mysqld.sock");
+    // The socket, or in PostgreSQL its directory.
+    let option = dialect.either("host", "socket");
     let port = url.take("port").map(|port| read_port(scheme, &port)).transpose()?;
     let socket = url.take(option);
     if url.hosts.is_empty() {
@@ -120,7 +147,10 @@ fn places(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<Vec<Place>, String
 }
 
 fn tls(url: &mut StoreUrl<'_>, dialect: Dialect) -> Result<(TlsMode, TlsFiles), String> {
-    let Words { scheme, tls_mode: option, tls_modes, tls_files, .. } = *dialect.words();
+    let scheme = dialect.scheme();
+    let option = dialect.either("sslmode", "ssl-mode");
+    let tls_modes = dialect.either(SSLMODES, SSL_MODES);
+    let tls_files = dialect.either(["sslrootcert", "sslcert", "sslkey"], ["ssl-ca", "ssl-cert", "ssl-key"]);
     let known = |said: String| {
         // MySQL's clients take them in any spelling.
         let said = if dialect == Dialect::MySql { said.to_uppercase().replace('-', "_") } else { said };

@@ -1,8 +1,6 @@
-//! What differs between PostgreSQL and MySQL, side by side, except for whole statements (`statements`), the codes of
-//! errors (`failure`) and the clients.
+//! What differs between PostgreSQL and MySQL in more than one place.
 
 use crate::store::tls;
-use crate::store::tls_mode::TlsMode;
 use std::fmt::Write as _;
 
 /// Names that need no quotes in PostgreSQL, unlike its reserved words (table "user", schema "all").
@@ -15,112 +13,38 @@ pub enum Dialect {
     MySql,
 }
 
-pub struct Words {
-    /// For people.
-    pub kind: &'static str,
-    pub scheme: &'static str,
-    pub options: &'static [&'static str],
-    pub default_port: u16,
-    /// Where Debian's servers and clients look for each other.
-    pub default_socket: &'static str,
-    /// The option that names the socket, or in PostgreSQL its directory.
-    pub socket: &'static str,
-    /// PostgreSQL cuts a longer name off, so two of them may become one.
-    pub longest_name: usize,
-    /// Environment variables. Empty where there is none.
-    pub user: &'static str,
-    pub password: &'static str,
-    pub tls_mode: &'static str,
-    pub tls_modes: &'static [(&'static str, TlsMode)],
-    pub tls_files: [&'static str; 3],
-    pub tls: tls::Words,
-    /// How users may show who they are.
-    pub logins: &'static str,
-    pub version: &'static str,
-    /// The server's time when it received the request (PostgreSQL) or began the statement (MySQL).
-    pub now: &'static str,
-    /// The incarnation, of a row of [`Statements::context`](super::statements::Statements).
-    pub incarnation: &'static str,
-}
-
-const POSTGRES: Words = Words {
-    kind: "PostgreSQL",
-    scheme: "postgres",
-    options: &[
-        "schema",
-        "table",
-        "advisory_lock",
-        "sslmode",
-        "sslrootcert",
-        "sslcert",
-        "sslkey",
-        "application_name",
-        "host",
-        "port",
-    ],
-    default_port: 5432,
-    default_socket: "/var/run/postgresql",
-    socket: "host",
-    longest_name: 63,
-    user: "PGUSER",
-    password: "PGPASSWORD",
-    tls_mode: "sslmode",
-    tls_modes: &[
-        ("disable", TlsMode::Disable),
-        ("allow", TlsMode::Prefer),
-        ("prefer", TlsMode::Prefer),
-        ("require", TlsMode::Require),
-        ("verify-ca", TlsMode::VerifyCa),
-        ("verify-full", TlsMode::VerifyFull),
-    ],
-    tls_files: ["sslrootcert", "sslcert", "sslkey"],
-    tls: tls::Words {
-        any_name: Some("sslmode=verify-ca"),
-        ca: "sslrootcert=FILE",
-        own: "sslcert=FILE and sslkey=FILE",
-    },
-    logins: "allow a password (scram-sha-256) or a certificate in its pg_hba.conf",
-    version: "SHOW server_version",
-    now: "floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint",
-    incarnation: "CASE WHEN m.version IS NULL THEN c.life || ' new' \
-        WHEN split_part(m.session, ' ', 1) = m.xmin::text AND split_part(m.session, ' ', 2) = c.life \
-        THEN c.life || ' ' || split_part(m.session, ' ', 3) ELSE c.life || ' ' || m.xmin::text END",
-};
-
-const MYSQL: Words = Words {
-    kind: "MySQL",
-    scheme: "mysql",
-    options: &["table", "socket", "ssl-mode", "ssl-ca", "ssl-cert", "ssl-key"],
-    default_port: 3306,
-    default_socket: "/run/mysqld/mysqld.sock",
-    socket: "socket",
-    longest_name: 64,
-    user: "",
-    password: "MYSQL_PWD",
-    tls_mode: "ssl-mode",
-    tls_modes: &[
-        ("DISABLED", TlsMode::Disable),
-        ("PREFERRED", TlsMode::Prefer),
-        ("REQUIRED", TlsMode::Require),
-        ("VERIFY_CA", TlsMode::VerifyCa),
-        ("VERIFY_IDENTITY", TlsMode::VerifyFull),
-    ],
-    tls_files: ["ssl-ca", "ssl-cert", "ssl-key"],
-    tls: tls::Words { any_name: Some("ssl-mode=VERIFY_CA"), ca: "ssl-ca=FILE", own: "ssl-cert=FILE and ssl-key=FILE" },
-    logins: "use caching_sha2_password or mysql_native_password",
-    version: "SELECT VERSION()",
-    now: "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)",
-    incarnation: "CONCAT(c.life, ' ', CASE WHEN m.version IS NULL THEN 'new' \
-        WHEN SUBSTRING_INDEX(m.session, ' ', 1) = c.life THEN SUBSTRING_INDEX(m.session, ' ', -1) \
-        ELSE m.version END)",
-};
-
 impl Dialect {
-    pub fn words(self) -> &'static Words {
+    pub fn either<T>(self, postgres: T, mysql: T) -> T {
         match self {
-            Self::Postgres => &POSTGRES,
-            Self::MySql => &MYSQL,
+            Self::Postgres => postgres,
+            Self::MySql => mysql,
         }
+    }
+
+    /// For people.
+    pub fn kind(self) -> &'static str {
+        self.either("PostgreSQL", "MySQL")
+    }
+
+    pub fn scheme(self) -> &'static str {
+        self.either("postgres", "mysql")
+    }
+
+    /// The options of TLS, for messages.
+    pub fn tls(self) -> tls::Words {
+        let (any_name, ca, own) = self.either(
+            ("sslmode=verify-ca", "sslrootcert=FILE", "sslcert=FILE and sslkey=FILE"),
+            ("ssl-mode=VERIFY_CA", "ssl-ca=FILE", "ssl-cert=FILE and ssl-key=FILE"),
+        );
+        tls::Words { any_name: Some(any_name), ca, own }
+    }
+
+    /// The server's time when it received the request (PostgreSQL) or began the statement (MySQL).
+    pub fn now(self) -> &'static str {
+        self.either(
+            "floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint",
+            "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)",
+        )
     }
 
     /// A literal that means the same under all settings of the server.

@@ -113,12 +113,15 @@ impl Site {
         let Self { dialect, server, user, database, .. } = self;
         let (code, message) = match trouble {
             Trouble::Lost(error) => {
-                let of_tls = dialect.words().tls.failure(server, &*error);
+                let of_tls = dialect.tls().failure(server, &*error);
                 return of_tls.unwrap_or_else(|| self.unreachable(&*error));
             }
             Trouble::Garbled => return StoreError::not_applied(self.not_understood()),
             Trouble::Unproven(method) => {
-                let known = dialect.words().logins;
+                let known = dialect.either(
+                    "allow a password (scram-sha-256) or a certificate in its pg_hba.conf",
+                    "use caching_sha2_password or mysql_native_password",
+                );
                 return StoreError::misconfigured(format!(
                     "{server} asks user {user} for a login method that leaderrun does not support ({}): {known}",
                     in_short(&method)
@@ -180,17 +183,17 @@ impl Site {
     }
 
     fn not_understood(&self) -> String {
-        format!("cannot understand the answer of {}: is it {}?", self.server, self.dialect.words().kind)
+        format!("cannot understand the answer of {}: is it {}?", self.server, self.dialect.kind())
     }
 
     pub fn unreachable(&self, error: &(dyn Error + 'static)) -> StoreError {
-        let unreachable = || format!("cannot reach {}: {}", self.server, innermost_of(error, self.dialect.words().kind));
+        let unreachable = || format!("cannot reach {}: {}", self.server, innermost_of(error, self.dialect.kind()));
         StoreError::not_applied(self.endless(error).unwrap_or_else(unreachable)).because(error)
     }
 
     fn endless(&self, error: &(dyn Error + 'static)) -> Option<String> {
         let is_endless = causes(error).any(<dyn Error>::is::<TooLong>);
-        is_endless.then(|| complaint(&self.server, self.dialect.words().kind, MOST))
+        is_endless.then(|| complaint(&self.server, self.dialect.kind(), MOST))
     }
 
     pub fn without_tls(&self, mode: &str) -> StoreError {
@@ -241,7 +244,7 @@ const MYSQL: [(&str, Meaning); 10] = [
 impl Meaning {
     /// Unknown: a code of a pooler or a proxy, which may have passed the statement on, or of a later version of the server.
     fn of(dialect: Dialect, code: &str) -> Self {
-        let table = if dialect == Dialect::Postgres { &POSTGRES[..] } else { &MYSQL };
+        let table = dialect.either(&POSTGRES[..], &MYSQL[..]);
         let names = |codes: &str| codes.split(' ').any(|known| known == code || Some(known) == code.get(..2));
         table.iter().find(|(codes, _)| names(codes)).map_or(Self::Unknown, |(_, meaning)| *meaning)
     }

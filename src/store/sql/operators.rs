@@ -78,7 +78,8 @@ pub async fn identify<C: Connection>(server: &Server<C>) -> Result<Vec<Finding>,
     let Site { server: name, user, table, .. } = &server.site;
     let dialect = server.statements.dialect;
     let connection = server.connect(server.deadline()).await?;
-    let version = in_short(value(&server.tell(&connection, dialect.words().version).await?, 0));
+    let version = dialect.either("SHOW server_version", "SELECT VERSION()");
+    let version = in_short(value(&server.tell(&connection, version).await?, 0));
     let identity = match dialect.needs_newer(&version) {
         Some(needs) => Finding::bad(format!("{name} is version {version}: leaderrun needs {needs}, or newer")),
         None => {

@@ -101,7 +101,7 @@ impl<C: Connection> Server<C> {
     }
 
     async fn connect_to(&self, place: &Place, deadline: Instant) -> Result<C, StoreError> {
-        let kind = self.site.dialect.words().kind;
+        let kind = self.site.dialect.kind();
         let site = Site { server: format!("{kind} at {place}"), ..self.site.clone() };
         let silent = |why: String| site.unreachable(&io::Error::new(io::ErrorKind::TimedOut, why));
         let socket = timeout_at(deadline, place.reach(deadline)).await;

@@ -36,7 +36,7 @@
 
 use super::address::Address;
 use super::client::Cells;
-use super::dialect::{Dialect, Words};
+use super::dialect::Dialect;
 use super::failure::PRIVILEGES;
 use crate::lease::{Session, Shard};
 use crate::store::Page;
@@ -107,12 +107,8 @@ pub struct Statements {
 impl Statements {
     pub fn of(address: &Address) -> Self {
         let dialect = address.dialect;
-        let &Words { now, incarnation, .. } = dialect.words();
         let database = dialect.quoted(&address.database);
-        let schema = match dialect {
-            Dialect::Postgres => dialect.quoted(&address.schema),
-            Dialect::MySql => database.clone(),
-        };
+        let schema = dialect.either(dialect.quoted(&address.schema), database.clone());
         let table = format!("{schema}.{}", dialect.quoted(&address.table));
         let is_table = match dialect {
             Dialect::Postgres => format!("oid = to_regclass({})", dialect.literal(&table)),
@@ -122,14 +118,23 @@ impl Statements {
             }
         };
         // What changes with the server and its table.
-        let life = match dialect {
-            Dialect::Postgres => "current_setting('leaderrun.timeline')".to_owned(),
+        let life = dialect.either(
+            "current_setting('leaderrun.timeline')".to_owned(),
             // `create_time` is shown in the session's time zone. UNIX_TIMESTAMP undoes that.
-            Dialect::MySql => format!(
+            format!(
                 "LEFT(SHA2(CONCAT({SERVER}, ' ', (SELECT COALESCE(MAX(UNIX_TIMESTAMP(i.create_time)), '') \
                  FROM information_schema.tables AS i WHERE {is_table})), 256), 32)"
             ),
-        };
+        );
+        let now = dialect.now();
+        let incarnation = dialect.either(
+            "CASE WHEN m.version IS NULL THEN c.life || ' new' \
+             WHEN split_part(m.session, ' ', 1) = m.xmin::text AND split_part(m.session, ' ', 2) = c.life \
+             THEN c.life || ' ' || split_part(m.session, ' ', 3) ELSE c.life || ' ' || m.xmin::text END",
+            "CONCAT(c.life, ' ', CASE WHEN m.version IS NULL THEN 'new' \
+             WHEN SUBSTRING_INDEX(m.session, ' ', 1) = c.life THEN SUBSTRING_INDEX(m.session, ' ', -1) \
+             ELSE m.version END)",
+        );
         let context = format!(
             "(SELECT c.now, {incarnation} AS incarnation, COALESCE(m.version, '') AS marker \
              FROM (SELECT {now} AS now, {life} AS life) AS c \
@@ -173,7 +178,7 @@ impl Statements {
         };
         let (is_new, keeps) = (found.content == Content::Absent, draft.ends == Ends::Keep);
         let Self { dialect, table, context, channel, .. } = self;
-        let now = dialect.words().now;
+        let now = dialect.now();
         let before = self.literal(&found.version.write);
         let incarnation = self.literal(&found.version.incarnation);
         let version = self.literal(version);
@@ -251,7 +256,7 @@ impl Statements {
             "UPDATE {} SET sequence = {sequence}, ends = {} + {} \
              WHERE {} AND session = {session} AND term = {term} AND sequence < {sequence}; {}",
             self.table,
-            self.dialect.words().now,
+            self.dialect.now(),
             lasting(touch.lease),
             self.at(&place),
             self.get(&[std::slice::from_ref(&place), also].concat())
@@ -328,7 +333,7 @@ impl Statements {
     /// Forbids to delete the marker and led marks; a leader's row until a day after its lease has ended; and a shard's
     /// row without a leader until its end.
     pub fn guard(&self) -> String {
-        let (table, now) = (&self.table, self.dialect.words().now);
+        let (table, now) = (&self.table, self.dialect.now());
         let stays = |old: &str| {
             format!(
                 "{old}.part IN ('{MARKER}', '{LED}') OR ({old}.part = '{LEASE}' \
