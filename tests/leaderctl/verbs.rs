@@ -105,6 +105,20 @@ fn every_verb_says_soon_that_the_store_is_away(mut place: Place) {
     assert!(status["paused"] == false && status["handover"].is_null() && status["held"] == false, "{status}");
 }
 
+#[test]
+#[cfg(feature = "redis")]
+fn of_several_who_resume_at_once_only_one_is_sure_that_it_did() {
+    let place = Place::remote(Box::new(crate::support::redis::Server::start()));
+    for _ in 0..3 {
+        place.order(&["pause", "shard"]);
+        let resume = |_| place.ctl(&["resume", "shard"]).spawn().unwrap();
+        let resumes: Vec<_> = (0..8).map(resume).collect();
+        let said = resumes.into_iter().map(|verb| Said::from(verb.wait_with_output().unwrap()).out);
+        let said: Vec<String> = said.collect();
+        assert_eq!(said.iter().filter(|said| said.contains(": resumed; ")).count(), 1, "{said:?}");
+    }
+}
+
 on_two_stores!(
     [every_verb_says_soon_that_the_store_is_away,]:
     a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name,

@@ -63,11 +63,18 @@ impl Operator<'_> {
         Ok(other)
     }
 
-    pub async fn take_back<T>(&self, place: impl Fn(&mut Orders) -> &mut Option<T>) -> Answer<Option<T>> {
+    /// Returns the order, and what to add to "resumed" if that is not certain.
+    pub async fn take_back<T>(
+        &self,
+        place: impl Fn(&mut Orders) -> &mut Option<T>,
+    ) -> Answer<Option<(T, &'static str)>> {
         let mut taken = None;
         let edit = |orders: &mut Orders| {
-            // On a retry after a lost answer, the order is already gone.
-            taken = place(orders).take().or(taken.take());
+            taken = match (place(orders).take(), taken.take()) {
+                (Some(order), _) => Some((order, "")),
+                // On a second try it is gone: an answer was lost, or another operator was faster.
+                (None, earlier) => earlier.map(|(order, _)| (order, ", perhaps by another operator")),
+            };
             true
         };
         self.change(edit).await?;

@@ -334,10 +334,10 @@ impl ResumeFlags {
             }
             ended => ended?,
         };
-        if let Some(ended) = ended {
+        if let Some((ended, perhaps)) = ended {
             withdraw(operator, &ended).await;
             let PauseOrder { by, since_millis, .. } = ended;
-            return Ok((true, format!("resumed; it was paused by {by} since {}", dated(since_millis))));
+            return Ok((true, format!("resumed{perhaps}; it was paused by {by} since {}", dated(since_millis))));
         }
         // What was found by its prefix is known, even if the pause has ended since.
         if self.targets.prefix.is_none() {

@@ -241,13 +241,13 @@ impl Handover<'_> {
 
 async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
     let cancelled = operator.take_back(|orders| &mut orders.handover).await?;
-    let Some(HandoverOrder { by, to, term, .. }) = cancelled else {
+    let Some((HandoverOrder { by, to, term, .. }, perhaps)) = cancelled else {
         let slots = operator.known_slots(&operator.inspect().await?).await?;
         let slots = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
         return operator.done(&format!("nobody has ordered it to step down{slots}")).await;
     };
     let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
-    let what = format!("cancelled the order of {by} to hand over{to}");
+    let what = format!("cancelled the order of {by} to hand over{to}{perhaps}");
     let report = operator.inspect().await.map_err(|error| operator.although(&what, error))?;
     let now = match report.holder {
         Some(holder) if holder.term == Some(term) => {

@@ -181,8 +181,8 @@ pub async fn resume(host: &str, json: bool, client: Client<'_>) -> Result<ExitCo
     };
     let line = match &ended {
         _ if json => as_json(&object! { host, was_held: ended.is_some() }),
-        Some(PauseOrder { by, since_millis, .. }) => {
-            format!("{host}: resumed; it was held back by {by} since {}", dated(*since_millis))
+        Some((PauseOrder { by, since_millis, .. }, perhaps)) => {
+            format!("{host}: resumed{perhaps}; it was held back by {by} since {}", dated(*since_millis))
         }
         None => format!("{host}: not held back"),
     };
