@@ -119,6 +119,22 @@ fn of_several_who_resume_at_once_only_one_is_sure_that_it_did() {
     }
 }
 
+#[test]
+fn the_standbys_of_another_shard_are_not_those_of_slots() {
+    let place = Place::local();
+    let start = |host: &str, words: &[&str]| {
+        let mut command = leaderrun();
+        command.args(["-q", "--host", host, "--store", &place.url]).args(words).args(["--", "sleep", "1000"]);
+        Process::start(command.env(ANNOUNCED.0, ANNOUNCED.1).stdin(Stdio::null()))
+    };
+    let led = |shard: &str| place.object(&["status", "--json", shard])["held"] == true;
+    let _leaders = [&["--slots", "2", "db"][..], &["--slots", "2", "db"], &["db2"]].map(|words| start("web1", words));
+    wait_until("they lead", || ["db#1", "db#2", "db2"].into_iter().all(led));
+    let _standby = start("web2", &["db2"]);
+    wait_until("it waits", || place.object(&["status", "--json", "db2"])["standbys"] == 1);
+    assert_eq!(place.ask(&["list", "db#"]).ended(0).err, "");
+}
+
 on_two_stores!(
     [every_verb_says_soon_that_the_store_is_away,]:
     a_shard_that_the_store_has_never_seen_is_a_miss_with_the_nearest_name,

@@ -83,7 +83,9 @@ pub async fn announced(client: Client<'_>, prefix: &str) -> Answer<Announced> {
     let above = prefix.split_once('#');
     let wider = above.map_or(prefix, |(shard, _)| shard);
     let mut announced = client.several(standbys::announced(client.store, wider)).await?;
-    announced.paused.retain(|shard| shard.as_str().starts_with(prefix));
+    let is_meant = |name: &Shard| name.as_str().starts_with(prefix);
+    announced.standbys.retain(|(of, _)| is_meant(of) || above.is_some_and(|(shard, _)| of.as_str() == shard));
+    announced.paused.retain(is_meant);
     Ok(announced)
 }
 
