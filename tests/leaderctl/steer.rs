@@ -87,14 +87,14 @@ fn a_leader_that_steps_down_is_followed_by_whom_it_names(mut place: Place) {
     let refusal = place.refused(&["step-down", "shard", "--to", &leader.owner]);
     assert!(refusal.contains("already leads"), "{refusal}");
     let said = place.order(&["step-down", "shard", "--to", named, "--wait"]);
-    assert!(said.contains("stepped down; ") && said.contains(named), "{said}");
+    assert!(said.contains("no longer leads; ") && said.contains(named), "{said}");
     let second = place.fleet.leader_where(|life| life.term > leader.term);
     assert_eq!(second.owner, named);
     wait_until("the handover is done with", || place.status()["handover"].is_null());
 
     // Without a name anybody else leads, and with the name of nobody the others in the end.
     let said = place.order(&["step-down", "shard", "--wait=1m"]);
-    assert!(said.contains("stepped down; "), "{said}");
+    assert!(said.contains("no longer leads; "), "{said}");
     let third = place.fleet.leader_where(|life| life.term > second.term);
     assert_ne!(third.owner, second.owner);
     let forced = place.ask(&["step-down", "shard", "--to", "nobody", "--for", "2s", "--force"]);
@@ -171,6 +171,15 @@ fn a_lease_that_nobody_could_see_is_not_ended(mut place: Place) {
     place.fleet.conclude();
 }
 
+fn a_leader_that_never_obeyed_is_not_said_to_have_stepped_down(mut place: Place) {
+    let leader = place.crew_with(&[]);
+    place.fleet.signal(&leader.owner, Signal::SIGSTOP);
+    let said = place.order(&["step-down", "shard", "--wait"]);
+    assert!(said.contains(" no longer leads; ") && !said.contains("stepped down"), "{said}");
+    place.fleet.signal(&leader.owner, Signal::SIGCONT);
+    place.fleet.conclude();
+}
+
 #[test]
 fn a_wait_ends_when_its_order_does() {
     let mut place = Place::local();
@@ -202,4 +211,8 @@ on_two_stores!(
 );
 
 #[cfg(feature = "redis")]
-remote_stories!(of_one_server, crate::support::redis::Server::start(), [a_lease_that_nobody_could_see_is_not_ended]);
+remote_stories!(
+    of_one_server,
+    crate::support::redis::Server::start(),
+    [a_lease_that_nobody_could_see_is_not_ended, a_leader_that_never_obeyed_is_not_said_to_have_stepped_down]
+);

@@ -61,7 +61,7 @@ fn orders_of_the_shard_are_for_all_slots_and_those_of_a_slot_for_one(mut place: 
     assert!(list.contains("shard#1 ") && list.contains("shard#2 ") && list.lines().count() == 3, "{list}");
 
     let said = place.order(&["step-down", "shard#1", "--wait"]);
-    assert!(said.contains("stepped down"), "{said}");
+    assert!(said.contains("no longer leads"), "{said}");
     let next = successor(&place.fleet, 1, &one);
     assert_ne!(next.owner, one.owner);
     assert_eq!(leader_of(&place.fleet, 2, |_| true).term, two.term);

@@ -184,7 +184,7 @@ impl Handover<'_> {
         };
         Ok(match look_until(most, look).await.map_err(|error| operator.although(&ordered, error))? {
             Some(Some(successor)) => {
-                let told = format!("{holder} stepped down; {successor} leads");
+                let told = format!("{holder} no longer leads; {successor} leads");
                 Progress::Followed { successor, told }
             }
             Some(None) => Progress::Refused(
