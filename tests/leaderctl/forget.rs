@@ -132,6 +132,15 @@ fn candidates_that_race_with_forgetting_never_run_two_at_once(mut place: Place) 
     place.fleet.conclude();
 }
 
+#[test]
+#[cfg(feature = "redis")]
+fn another_program_that_has_the_lock_is_no_candidate() {
+    let mut place = Place::remote(Box::new(crate::support::redis::Server::start()));
+    place.url += "?lock_key=its/key";
+    crate::support::redis::cli(place.server().port(), &["SET", "its/key", "backend-7", "PX", "600000"]);
+    place.forget("shard").refused(75, "backend-7 (holds the key its/key) has the lease … : stop it on its host, then");
+}
+
 on_two_stores!(
     [
         a_crashed_leader_keeps_its_shard_until_its_lease_has_ended,

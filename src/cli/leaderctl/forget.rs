@@ -162,7 +162,8 @@ impl ForgetFlags {
         let left = holder.expires_in.map(|left| format!(", for {} if it is not renewed", show_seconds(left)));
         let host = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
         let (of, left) = (self.of(name), left.unwrap_or_default());
-        format!("{holder}{host} has the lease{of}{left}: stop its candidates, then run leaderctl forget")
+        let stop = if holder.is_foreign() { "stop it on its host" } else { "stop its candidates" };
+        format!("{holder}{host} has the lease{of}{left}: {stop}, then run leaderctl forget")
     }
 }
 
