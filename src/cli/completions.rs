@@ -36,7 +36,12 @@ pub fn print(program: Program, shell: Shell, out: &mut impl Write) -> std::io::R
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     generate(shell, &mut command, name, &mut script);
-    out.write_all(&script)
+    let mut script = String::from_utf8(script).expect("it is text");
+    if program == Program::Leaderctl {
+        // Bash would offer files wherever nothing else fits. Where an option takes one, the script itself offers them.
+        script = script.replace(" -o bashdefault -o default", "");
+    }
+    out.write_all(script.as_bytes())
 }
 
 /// Says which options take a file or a command line. Otherwise shells offer files for all values.
@@ -46,10 +51,10 @@ fn hinted(command: Command) -> Command {
         id if id == TypeId::of::<OsString>() => ValueHint::CommandString,
         _ => ValueHint::Other,
     };
-    // What an operand is depends on those before it.
+    // COMMAND and its arguments may be anything.
     let command = command.mut_args(|arg| {
         let hint = hint(&arg);
-        if arg.is_positional() || !arg.get_action().takes_values() { arg } else { arg.value_hint(hint) }
+        if arg.is_trailing_var_arg_set() || !arg.get_action().takes_values() { arg } else { arg.value_hint(hint) }
     });
     command.mut_subcommands(hinted)
 }

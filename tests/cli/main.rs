@@ -476,6 +476,14 @@ fn a_command_that_is_not_there_leaves_no_trace_of_a_leadership() {
 }
 
 #[test]
+fn bash_offers_files_only_where_leaderctl_takes_one() {
+    let script =
+        format!("source <('{}' completions leaderctl bash); complete -p leaderctl", env!("CARGO_BIN_EXE_leaderctl"));
+    let said = Command::new("bash").args(["-c", &script]).said().good();
+    assert!(said.contains(" -F _leaderctl ") && !said.contains("default"), "{said}");
+}
+
+#[test]
 fn a_verb_of_leaderctl_in_the_place_of_shard_is_named() {
     let (_scratch, store) = local();
     leaderrun()
