@@ -213,6 +213,19 @@ fn interrupted_on_a_remote_store_it_leaves_nothing_and_releases_the_lease() {
     }
 }
 
+#[test]
+#[cfg(feature = "redis")]
+fn interrupted_when_the_store_is_away_it_says_how_to_remove_what_it_left() {
+    let mut bench = Bench::remote(Box::new(support::redis::Server::start()));
+    let child = bench.begin(&["--only", "freeze"]);
+    commands(&bench, 1);
+    bench.place.server.as_mut().unwrap().kill();
+    kill(pid_of(&child), Signal::SIGINT).unwrap();
+    let said = Said::from(child.wait_with_output().unwrap()).ended(130);
+    said.tells("the store may keep the scratch shard leaderrun-selftest/ … : leaderctl forget leaderrun-selftest/");
+    bench.assert_is_left_clean();
+}
+
 /// The scratch directory is left then, and what was started ends by itself.
 #[test]
 #[cfg(feature = "redis")]

@@ -27,7 +27,7 @@ use crate::lease::{Session, Shard, Timing, TimingRequest, show, show_seconds};
 use crate::runner::signals::Signals;
 use crate::runtime;
 use crate::store::url::Secret;
-use crate::store::{Answer, Location, StoreError};
+use crate::store::{Answer, ErrorKind, Location, StoreError};
 use crate::text::{self, in_words, on_one_line};
 use crate::time::{BootInstant, millis};
 use clap::{Args, ValueEnum};
@@ -109,9 +109,12 @@ impl SelftestFlags {
         let store = named.location.open(request_timeout).await?;
         let client = Client { store: &*store, location: &named.location, patience: request_timeout };
         tokio::select! {
-            tried = try_out(client, &shard, lease) => tried?,
+            tried = try_out(client, &shard, lease) => tried.map_err(|error| match error.kind {
+                ErrorKind::Unknown => Failure::from(error).and(&kept(&shard)),
+                _ => error.into(),
+            })?,
             signal = next_stop(&mut signals) => {
-                self.say(&format!("the store may keep the scratch shard {shard} for one lease"))?;
+                self.say(&kept(&shard))?;
                 return Ok(ended_by(signal));
             }
         }
@@ -373,7 +376,7 @@ fn ended_by(signal: Signal) -> ExitCode {
     ExitCode::from(exit::of_signal(signal as i32))
 }
 
-/// Forgets the scratch shard, and says what the store keeps of it.
+/// Forgets the scratch shard, and says what became of it.
 async fn left_behind(client: Client<'_>, shard: &Shard, lease: Duration) -> String {
     let forgotten = async {
         Ok::<_, StoreError>(match OwnLease::take(client, shard, lease, "selftest").await? {
@@ -382,14 +385,13 @@ async fn left_behind(client: Client<'_>, shard: &Shard, lease: Duration) -> Stri
                 client.several(client.store.forget(&own.candidate, own.term)).await?;
                 format!("the scratch shard {shard} is forgotten")
             }
-            Taking::Held(holder) => {
-                format!("the store keeps the scratch shard {shard}, held by {holder} until that lease has ended")
-            }
-            Taking::Later(_) => format!("the store keeps records of the scratch shard {shard}"),
+            Taking::Held(holder) => format!("{holder} holds its lease until that has ended; {}", kept(shard)),
+            Taking::Later(_) => kept(shard),
         })
     };
-    forgotten.await.map_or_else(
-        |error| format!("the store may keep records of the scratch shard {shard}: {}", error.message),
-        on_one_line,
-    )
+    forgotten.await.unwrap_or_else(|error| format!("{}; {}", error.message, kept(shard)))
+}
+
+fn kept(shard: &Shard) -> String {
+    format!("the store may keep the scratch shard {shard}: leaderctl forget {shard} removes it")
 }
