@@ -275,13 +275,16 @@ pub enum Doubt {
     /// It may have forgotten a lease, or the record vanished without a release.
     #[default]
     Forgotten,
+    /// An operator took its lease away.
+    Revoked,
 }
 
 impl From<Takeover> for Doubt {
     fn from(takeover: Takeover) -> Self {
         match takeover {
             Takeover::First => Self::FirstUse,
-            Takeover::Released | Takeover::Expired | Takeover::Revoked => Self::Forgotten,
+            Takeover::Released | Takeover::Expired => Self::Forgotten,
+            Takeover::Revoked => Self::Revoked,
         }
     }
 }

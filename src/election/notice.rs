@@ -126,6 +126,7 @@ impl fmt::Display for Notice {
                 let why = match doubt {
                     Doubt::FirstUse => "first use of this store, which may have lost a lease",
                     Doubt::Forgotten => "the store cannot show that the previous one was stopped",
+                    Doubt::Revoked => "an operator revoked the lease of the previous one, which may still run",
                 };
                 write!(f, "holding the lease and starting the command in {}: {why}", show(*wait))
             }

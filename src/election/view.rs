@@ -89,6 +89,7 @@ impl fmt::Display for Obstacle {
                     Doubt::Forgotten => {
                         "the store may have forgotten a lease, and cannot show that the previous command was stopped"
                     }
+                    Doubt::Revoked => "the lease was revoked, and the command of its leader may still run",
                 };
                 write!(f, "nobody starts for another {}: {why}", show_seconds(*left))
             }

@@ -221,7 +221,8 @@ fn left_behind(standing: &Standing, left: Duration) -> Holder {
     let holder = forgotten(left, false);
     match &standing.document {
         Some(document) if document.revoked == Some(document.term) => {
-            Holder { owner: "a leader whose lease was revoked".to_owned(), ..holder }
+            let owner = "a leader whose lease was revoked".to_owned();
+            Holder { owner, doubt: Some(super::Doubt::Revoked), ..holder }
         }
         _ => holder,
     }

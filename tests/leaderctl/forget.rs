@@ -98,6 +98,8 @@ fn a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead(mut place:
     place.order(&["revoke", "--force", "--term", &leader.term.to_string(), "shard"]);
     // It is no leader, but what it runs is not over.
     place.ask(&["wait", "shard", "--timeout", "1s"]).refused(75, "leaderctl: shard: still nobody leads after 1s");
+    let why = place.order(&["why", "shard"]);
+    assert!(why.contains(": the lease was revoked") && !why.contains("forgotten"), "{why}");
     let refusal = place.ask(&["pause", "shard", "--wait=0s"]).refused(75, "").err;
     assert!(refusal.contains("a leader whose lease was revoked has not stopped"), "{refusal}");
     let said = place.forget("shard").refused(75, "").err;
