@@ -127,7 +127,9 @@ fn check_length(what: &str, name: &str) -> Result<(), String> {
 
 fn check_characters(what: &str, name: &str) -> Result<(), String> {
     if let Some(character) = name.chars().find(|&c| !(c.is_ascii_alphanumeric() || "._-/:".contains(c))) {
-        return Err(format!("the {what} {} has a {character:?} in it: use {ALPHABET}", quoted(name)));
+        let slots =
+            if character == SLOT { format!(", and at the end of a slot #1 to #{MOST_SLOTS}") } else { String::new() };
+        return Err(format!("the {what} {} has a {character:?} in it: use {ALPHABET}{slots}", quoted(name)));
     }
     Ok(())
 }
