@@ -335,13 +335,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What `--wait` means without a value.
-pub const FOREVER: &str = "forever";
-
-pub fn wait(text: &str) -> Result<Duration, String> {
-    if text == FOREVER { Ok(Duration::MAX) } else { duration(text) }
-}
-
 pub fn line<const MOST: usize>(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MOST || text.contains(char::is_control) {
         return Err(format!("write 1 to {MOST} printable bytes"));

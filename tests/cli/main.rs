@@ -234,6 +234,8 @@ fn a_wrong_word_of_leaderctl_is_shown_without_harm_beside_the_known_ones() {
         (&["--request-timeout", "0", "status", "x"], "--request-timeout 0s leaves no time"),
         (&["list", "../x"], "no shard begins with \"../x\""),
         (&["status", "h2#65"], "use letters, digits and . _ - / :, and at the end of a slot #1 to #64"),
+        (&["pause", "--wait=forever", "x"], "'forever' for '--wait[=<DURATION>]': write a duration"),
+        (&["step-down", "--wait=forever", "x"], "'forever' for '--wait[=<DURATION>]': write a duration"),
     ] {
         let said = leaderctl().env("LEADERRUN_STORE", &store).args(words).said().refused(64, part);
         assert!(said.err.len() < 500 && !said.err.contains('\u{1b}'), "{said:?}");

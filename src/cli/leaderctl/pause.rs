@@ -96,9 +96,9 @@ pub struct PauseFlags {
     force: bool,
 
     /// Return when nobody leads any more, or after this long
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, conflicts_with = "keep",
-          default_missing_value = flags::FOREVER, value_parser = flags::wait)]
-    wait: Option<Duration>,
+    #[arg(long, value_name = "DURATION", require_equals = true, conflicts_with = "keep", value_parser = flags::duration)]
+    #[expect(clippy::option_option, reason = "without a value it waits without end")]
+    wait: Option<Option<Duration>>,
 
     /// Print the shard's state afterwards as one JSON object
     #[arg(long)]
@@ -151,7 +151,7 @@ impl PauseFlags {
         }
         let begun = Instant::now();
         for (operator, led, order) in &paused {
-            let left = self.wait.map(|most| most.saturating_sub(begun.elapsed()));
+            let left = self.wait.map(|most| most.unwrap_or(Duration::MAX).saturating_sub(begun.elapsed()));
             let told = self.report(operator, led, order, left).await;
             let told = told.map_err(|error| after(paused.len(), all, "paused", error))?;
             if told != ExitCode::SUCCESS {
@@ -248,7 +248,7 @@ impl PauseFlags {
             }
             None => {
                 let who = leaders.told(shard, "has not stopped", "have not all stopped");
-                return Ok(operator.not_yet(self.wait.unwrap_or_default(), &who));
+                return Ok(operator.not_yet(self.wait.flatten().unwrap_or_default(), &who));
             }
         }
         match leaders.hidden {

@@ -52,9 +52,9 @@ pub struct StepDownFlags {
     hold: Option<Duration>,
 
     /// Return when another candidate leads, or after this long; with --host, for each shard [default there: 1m]
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true,
-          default_missing_value = flags::FOREVER, value_parser = flags::wait)]
-    wait: Option<Duration>,
+    #[arg(long, value_name = "DURATION", require_equals = true, value_parser = flags::duration)]
+    #[expect(clippy::option_option, reason = "without a value it waits without end")]
+    wait: Option<Option<Duration>>,
 
     /// Print the shard's state afterwards as one JSON object; with --host, the moves
     #[arg(long)]
@@ -71,7 +71,7 @@ const MOST_HOLD: Duration = Duration::from_hours(1);
 impl StepDownFlags {
     pub fn check(&self) -> Result<(), String> {
         let hold = self.hold.unwrap_or(USUAL_HOLD);
-        if self.host.is_some() && (hold < Duration::from_secs(1) || self.wait == Some(Duration::ZERO)) {
+        if self.host.is_some() && (hold < Duration::from_secs(1) || self.wait == Some(Some(Duration::ZERO))) {
             return Err("--for must be at least 1s, and --wait more than 0".to_owned());
         }
         if self.host.is_none() && (hold.is_zero() || hold > MOST_HOLD) {
@@ -87,7 +87,7 @@ impl StepDownFlags {
                 host,
                 prefix: &self.prefix.clone().unwrap_or_default(),
                 lasts: self.hold.unwrap_or(USUAL_MAINTENANCE),
-                wait: self.wait.filter(|&wait| wait < Duration::MAX).unwrap_or(USUAL_WAIT),
+                wait: self.wait.flatten().unwrap_or(USUAL_WAIT),
                 force: self.force,
                 json: self.json,
             };
@@ -109,12 +109,14 @@ impl StepDownFlags {
             to: self.to.as_deref(),
             force: self.force,
             hold: self.hold.unwrap_or(USUAL_HOLD),
-            wait: self.wait,
+            wait: self.wait.map(|most| most.unwrap_or(Duration::MAX)),
         };
         match handover.order(&operator, &holder).await? {
             Progress::Refused(why) => Err(operator.refusal(&why)),
             Progress::Ordered(told) | Progress::Followed { told, .. } => operator.done(&told).await,
-            Progress::NotYet => Ok(operator.not_yet(self.wait.unwrap_or_default(), "no other candidate leads")),
+            Progress::NotYet => {
+                Ok(operator.not_yet(self.wait.flatten().unwrap_or_default(), "no other candidate leads"))
+            }
         }
     }
 }
