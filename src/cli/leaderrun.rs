@@ -9,6 +9,7 @@ pub use options::Flags;
 use options::{Invocation, Observability};
 
 use super::explain;
+use super::mistakes::beginning;
 use super::start::{self, Failure};
 use crate::cli::relinquish::Relinquish;
 use crate::election::{LogEvent, Obstacle, Outcome, Patience, Settings, Skipped, StartError};
@@ -16,7 +17,7 @@ use crate::exit;
 use crate::guard::contain::Containment;
 use crate::guard::lateness::Measure;
 use crate::guard::{self, Plan, foreground};
-use crate::lease::{Candidate, TimeForHooks, host_name, show_seconds};
+use crate::lease::{Candidate, Shard, TimeForHooks, host_name, show_seconds};
 use crate::notes::jobs::Job;
 #[cfg(feature = "watch")]
 use crate::observe::http::{self, Listening};
@@ -79,7 +80,8 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         return start::printed(std::io::stdout().write_all(budget.as_bytes()));
     }
     limits::check_files().and_then(|()| limits::check_timers()).map_err(Failure::of_os)?;
-    find_command(&invocation)?;
+    let (shard, program) = (&invocation.shard, &invocation.words[0]);
+    find(program).map_err(|error| not_started(shard, program, error))?;
     invocation.store.confirm(PROGRAM)?;
     let Observability { log_format, verbose, quiet, .. } = flags.observability;
     log::begin(PROGRAM, log_format, verbose, quiet);
@@ -129,7 +131,7 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     let status = outcome.exit_status(flags.waiting.conflict_exit_code);
     let (why, death) = (outcome.why(), Death::of(&outcome, asked, terminal_group));
     match outcome {
-        Outcome::NotStarted(error) => return Err(not_started(&program, error)),
+        Outcome::NotStarted(error) => return Err(not_started(&shard, &program, error)),
         Outcome::Unreachable(message) => return Err(Failure::of(status, message)),
         Outcome::Refused(error) => return Err(Failure::of(status, error.message)),
         _ => {}
@@ -295,22 +297,13 @@ fn fail(status: u8, message: &str) -> ExitCode {
     ExitCode::from(status)
 }
 
-fn not_started(program: &OsStr, error: StartError) -> Failure {
+fn not_started(shard: &Shard, program: &OsStr, error: StartError) -> Failure {
     let status = error.exit_status();
-    let name = text::shown(&program.to_string_lossy());
+    let name = beginning(&text::shown(&program.to_string_lossy()));
     let message = match status {
         // The file exists, so execve(2) misses what its first line names.
         exit::NOT_FOUND if find(program).is_ok() => format!("{name}: cannot be executed: its interpreter is missing"),
-        // Perhaps an option after SHARD.
-        exit::NOT_FOUND if name.starts_with('-') => format!("{name}: command not found; options go before SHARD"),
-        exit::NOT_FOUND if name.contains(char::is_whitespace) => {
-            format!("{name}: command not found; to run a line of the shell, write -c STRING")
-        }
-        exit::NOT_FOUND if name.split_once('=').is_some_and(|(variable, _)| !variable.contains('/')) => {
-            format!("{name}: command not found; to set a variable, write env before it")
-        }
-        exit::NOT_FOUND if name.contains('/') => format!("{name}: command not found: there is no such file"),
-        exit::NOT_FOUND => format!("{name}: command not found; write its path, or add its directory to PATH"),
+        exit::NOT_FOUND => format!("{name}: command not found{}", advice(shard, &name)),
         _ if error.0 == sys::NO_PROCESS => {
             format!(
                 "cannot start {name}: the operating system refused a process, its timer, its cgroup or its namespaces"
@@ -325,17 +318,20 @@ fn not_started(program: &OsStr, error: StartError) -> Failure {
     Failure::of(status, message)
 }
 
-fn find_command(invocation: &Invocation) -> Result<(), Failure> {
-    let program = &invocation.words[0];
-    let Err(error) = find(program) else { return Ok(()) };
-    let status = error.exit_status();
-    match options::meant_verb(&invocation.shard) {
-        Some(meant) if status == exit::NOT_FOUND => {
-            let name = text::shown(&program.to_string_lossy());
-            Err(Failure::of(status, format!("{name}: command not found; {meant}")))
+/// About a COMMAND that was not found.
+fn advice(shard: &Shard, name: &str) -> String {
+    let advice = match options::meant_verb(shard) {
+        Some(meant) => return format!("; {meant}"),
+        // Perhaps an option after SHARD.
+        None if name.starts_with('-') => "; options go before SHARD",
+        None if name.contains(char::is_whitespace) => "; to run a line of the shell, write -c STRING",
+        None if name.split_once('=').is_some_and(|(variable, _)| !variable.contains('/')) => {
+            "; to set a variable, write env before it"
         }
-        _ => Err(not_started(program, error)),
-    }
+        None if name.contains('/') => ": there is no such file",
+        None => "; write its path, or add its directory to PATH",
+    };
+    advice.to_owned()
 }
 
 /// Looks COMMAND up as execvp(3) will.

@@ -38,10 +38,13 @@ pub fn quoted(word: &str) -> String {
     if looks_secret(word) {
         return HIDDEN.to_owned();
     }
-    let line = on_one_line(word);
+    format!("'{}'", beginning(&on_one_line(word)))
+}
+
+pub fn beginning(line: &str) -> String {
     match line.char_indices().nth(MOST_SHOWN) {
-        Some((end, _)) => format!("'{}...'", &line[..end]),
-        None => format!("'{line}'"),
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
     }
 }
 

@@ -487,6 +487,14 @@ fn bash_offers_files_only_where_leaderctl_takes_one() {
 }
 
 #[test]
+fn the_name_of_a_command_is_cut_in_messages() {
+    let (_scratch, store) = local();
+    let said =
+        leaderrun().args(["--store", &store, "shard", &"x".repeat(100_000)]).said().refused(127, "xxx...: command");
+    assert!(said.err.len() < 300, "{said:?}");
+}
+
+#[test]
 fn a_verb_of_leaderctl_in_the_place_of_shard_is_named() {
     let (_scratch, store) = local();
     leaderrun()
