@@ -35,6 +35,30 @@ mod slots;
 mod timeline;
 mod unknown;
 
+/// What most verbs use.
+mod prelude {
+    pub(super) use super::age::{ago, coarse, dated};
+    pub(super) use super::object::{as_json, object};
+    pub(super) use super::operator::Operator;
+    pub(super) use super::slots::{self, Slots};
+    pub(super) use super::status::Shown;
+    pub(super) use super::unknown::{Unknown, never_led};
+    pub(super) use super::{Client, print_lines, say};
+    pub(super) use crate::cli::flags;
+    pub(super) use crate::cli::start::Failure;
+    pub(super) use crate::exit;
+    pub(super) use crate::lease::{Prefix, Shard, Term, show, show_seconds};
+    pub(super) use crate::notes::orders::{self, PauseOrder};
+    pub(super) use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
+    pub(super) use crate::text::on_one_line;
+    pub(super) use crate::time::{BootInstant, rfc3339, wall_clock_millis};
+    pub(super) use clap::Args;
+    pub(super) use serde::Serialize;
+    pub(super) use std::collections::{BTreeMap, BTreeSet};
+    pub(super) use std::process::ExitCode;
+    pub(super) use std::time::Duration;
+}
+
 use super::completions::{self, Program};
 use super::flags::{self, FirstPage, NamedStore};
 use super::start::{self, Failure, printed};
@@ -46,7 +70,6 @@ use crate::runtime;
 use crate::store::{Answer, ErrorKind, Finding, Location, Report, Store, StoreError, Verdict, within};
 use crate::sys;
 use crate::text::on_one_line;
-use crate::time::rfc3339;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -1,8 +1,7 @@
 //! How long ago something was. Most times were written by the clock of another host. So an age is coarse, and a time
 //! may lie ahead.
 
-use super::rfc3339;
-use crate::time::wall_clock_millis;
+use crate::time::{rfc3339, wall_clock_millis};
 use std::time::Duration;
 
 /// `2026-11-22T03:36:26.737Z (3m ago)`.

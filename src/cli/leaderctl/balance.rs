@@ -8,31 +8,20 @@
 mod drain;
 mod plan;
 
-use super::object::{as_json, object};
-use super::operator::{Operator, takes_no_orders};
+use super::operator::takes_no_orders;
 use super::own_lease::{OwnLease, Taking};
+use super::prelude::*;
 use super::shard_notes::{Notes, pauses};
-use super::slots::{self, by_name, sessions};
-use super::status::Shown;
+use super::slots::{by_name, sessions};
 use super::step_down::{Handover, Progress};
-use super::{Client, asked_to_stop, list, print_lines, say, shares};
-use crate::cli::flags;
-use crate::cli::start::Failure;
-use crate::exit;
-use crate::lease::{BALANCE, Prefix, Shard, show_seconds};
+use super::{asked_to_stop, list, shares};
+use crate::lease::BALANCE;
 use crate::notes::hosts;
-use crate::store::{Answer, Holder, Report};
-use crate::text::on_one_line;
-use crate::time::{BootInstant, wall_clock_millis, whole_millis};
-use clap::Args;
+use crate::time::whole_millis;
 pub use drain::{Drain, resume};
 pub use plan::unevenness;
 use plan::{Family, Led, Move, loads, plan};
-use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write, stdout};
-use std::process::ExitCode;
-use std::time::Duration;
 use tokio::time::sleep;
 
 /// After a `balance` that was killed, the next one waits for its lease to end.

@@ -5,17 +5,14 @@
 
 pub mod reader;
 
-use super::status::Shown;
+use super::prelude::*;
 use crate::election::Reason;
-use crate::lease::{JobId, Shard, Term};
+use crate::lease::JobId;
 use crate::notes::history::Entry;
 use crate::notes::jobs::index::Indexed;
 use crate::notes::jobs::period::Turn;
-use crate::store::{ErrorKind, Holder, StoreError};
-use crate::time::{BootInstant, wall_clock_millis};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::collections::HashMap;
 
 /// A leader is late once it has used more of its lease than this since its last renewal.
 const LATE: f64 = 0.6;

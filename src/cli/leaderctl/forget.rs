@@ -5,19 +5,10 @@
 //! leases, nobody else can lead. Then it deletes everything, the leases last. If it is stopped midway, its leases end
 //! by themselves, and a second run continues.
 
-use super::Client;
-use super::operator::Operator;
 use super::own_lease::{OwnLease, Taking};
-use super::slots::{Slots, listed};
-use super::unknown::never_led;
-use crate::cli::flags;
-use crate::cli::start::Failure;
-use crate::lease::{Shard, show_seconds};
-use crate::store::{Answer, ErrorKind, Holder, Page, Release, within};
-use crate::time::BootInstant;
-use clap::Args;
-use std::process::ExitCode;
-use std::time::Duration;
+use super::prelude::*;
+use super::slots::listed;
+use crate::store::{Page, Release, within};
 use tokio::time::sleep;
 
 /// A store keeps a term until its clock has passed that term; most terms are milliseconds.

@@ -1,22 +1,10 @@
 //! `leaderctl history`: how the last leaderships of a shard went.
 
-use super::age::dated;
 use super::list::columns;
-use super::object::{as_json, object};
-use super::operator::Operator;
+use super::prelude::*;
 use super::slots::listed;
-use super::status::Shown;
 use super::timeline::{self, stretches};
-use super::{Client, print_lines, rfc3339, say};
-use crate::cli::start::Failure;
-use crate::lease::{Shard, Term};
 use crate::notes::history::{self, Entry, Ordered};
-use crate::store::{Holder, Report};
-use crate::text::on_one_line;
-use crate::time::wall_clock_millis;
-use clap::Args;
-use serde::Serialize;
-use std::process::ExitCode;
 
 #[derive(Debug, Args)]
 pub struct HistoryFlags {

@@ -4,22 +4,13 @@
 //! that is a second request, and the run may end before it. So if nobody leads, the record is read again: the end of a
 //! run is recorded before its lease is released.
 
-use super::age::ago;
 use super::list::{aligned, word};
-use super::object::{as_json, object};
-use super::operator::Operator;
+use super::prelude::*;
 use super::status::add_line;
-use super::{Client, print_lines, rfc3339, say};
-use crate::cli::start::Failure;
-use crate::exit;
-use crate::lease::{JobId, Shard};
+use crate::lease::JobId;
 use crate::notes::jobs::index::{self, Indexed, Name};
 use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Cleared, Ledger};
-use crate::store::Report;
-use clap::Args;
-use serde::Serialize;
-use std::process::ExitCode;
 
 #[derive(Debug, Args)]
 pub struct JobsFlags {

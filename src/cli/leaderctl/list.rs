@@ -1,20 +1,13 @@
 //! `leaderctl list`: who leads each shard, in a line for each.
 
-use super::age::{ago, coarse};
+use super::prelude::*;
 use super::shard_notes::{Notes, note};
-use super::slots::{self, Known, sessions};
-use super::status::{Shown, as_json};
-use super::{Client, print_lines, say, shares};
-use crate::cli::start::Failure;
-use crate::lease::{Prefix, Shard};
+use super::shares;
+use super::slots::{Known, sessions};
+use super::status::as_json;
 use crate::notes::hosts;
 use crate::notes::standbys::Standby;
-use crate::store::Report;
-use crate::text::on_one_line;
-use clap::Args;
-use std::collections::BTreeSet;
 use std::io::{IsTerminal, stdout};
-use std::process::ExitCode;
 
 #[derive(Debug, Args)]
 pub struct ListFlags {

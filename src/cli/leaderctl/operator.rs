@@ -3,20 +3,14 @@
 //! The hazard: an operator who gives up, or whose terminal is gone, leaves a verb half-way. So each verb changes one
 //! note in one step, and then only waits and reports; a second run finds the work done.
 
-use super::slots::{self, Slots, by_name};
-use super::status::{self, Shown};
-use super::unknown::{Unknown, never_led};
-use super::{Client, allowed, fail, print_lines, say_retrying};
-use crate::cli::start::Failure;
-use crate::exit;
-use crate::lease::{Shard, Term, show};
+use super::prelude::*;
+use super::slots::by_name;
+use super::status;
+use super::{allowed, fail, say_retrying};
 use crate::notes::history::{self, Ordered};
-use crate::notes::orders::{self, Orders};
+use crate::notes::orders::Orders;
 use crate::notes::standbys::Standby;
-use crate::store::{Answer, Holder, Report, StoreError};
-use crate::text::on_one_line;
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::time::sleep;
 
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -1,22 +1,11 @@
 //! `leaderctl pause` and `leaderctl resume`: nobody leads, for deploys and migrations.
 
-use super::age::dated;
-use super::operator::{Operator, look_until, takes_no_orders};
-use super::slots::{self, Slots};
-use super::unknown::{Unknown, never_led};
-use super::{Client, balance, print_lines, say};
-use crate::cli::flags;
-use crate::cli::start::Failure;
-use crate::exit;
-use crate::lease::{Prefix, Shard, Term, show};
+use super::balance;
+use super::operator::{look_until, takes_no_orders};
+use super::prelude::*;
 use crate::notes::history::{self, Ordered};
-use crate::notes::orders::{self, PauseOrder};
 use crate::notes::standbys;
-use crate::store::{Answer, Holder, Report, StoreError};
-use clap::Args;
-use std::collections::BTreeSet;
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The shards that an order is for.
 #[derive(Debug, Args)]

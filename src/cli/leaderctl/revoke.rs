@@ -8,17 +8,12 @@
 //! outage of the store proves nothing: the lease is taken away only if a check at the end of the watch shows that it
 //! was not renewed.
 
-use super::operator::{LOOK_EVERY, Operator, takes_no_orders};
-use super::{Client, say, say_retrying};
-use crate::cli::flags;
-use crate::cli::start::Failure;
-use crate::exit;
-use crate::lease::{Shard, Term, show};
+use super::operator::{LOOK_EVERY, takes_no_orders};
+use super::prelude::*;
+use super::say_retrying;
 use crate::notes::history::{self, Ordered};
-use crate::store::{Answer, Holder, Release, Report};
-use clap::Args;
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use crate::store::Release;
+use std::time::Instant;
 use tokio::time::sleep;
 
 /// Some stores report the time left to the second, and clocks differ in their rates.

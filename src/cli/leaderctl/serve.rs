@@ -11,14 +11,12 @@ mod page;
 
 use super::fleet::reader::{Reader, ReadingFlags};
 use super::fleet::{Fleet, Seen, Snapshot};
-use super::{Client, PROGRAM, asked_to_stop, say};
-use crate::cli::start::Failure;
-use crate::lease::{Prefix, Shard, show};
+use super::prelude::*;
+use super::{PROGRAM, asked_to_stop};
 use crate::observe::http::{self, METRICS};
 use crate::observe::listen::Address;
 use crate::observe::log;
 use crate::text::in_words;
-use crate::time::wall_clock_millis;
 use axum::Router;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::header::{self, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -26,12 +24,9 @@ use axum::http::{StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use clap::Args;
 use percent_encoding::percent_decode_str;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A page may load its style, script and icon from here, and ask here for news.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \

@@ -4,17 +4,13 @@
 //! each shard. So where requests cost money, and where there are very many shards, the user must ask for it. And one
 //! note that cannot be read must not hide all shards: what is wrong with it stands in its place.
 
-use super::age::ago;
 use super::jobs::words;
+use super::prelude::*;
 use super::slots::ParentPause;
-use super::status::Shown;
-use crate::lease::{Shard, show_seconds};
 use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::{self, Ledger};
-use crate::notes::orders::{Orders, PauseOrder};
-use crate::store::{Answer, Page, Report, Store};
-use crate::text::on_one_line;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::notes::orders::Orders;
+use crate::store::{Page, Store};
 
 /// The most shards whose notes are read without being asked for.
 const MOST: usize = 1000;

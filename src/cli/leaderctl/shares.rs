@@ -1,12 +1,9 @@
 //! How many shards each host leads.
 
 use super::balance::unevenness;
-use super::status::Shown;
-use crate::lease::{BALANCE, Shard, show_seconds};
-use crate::notes::orders::PauseOrder;
-use crate::text::on_one_line;
+use super::prelude::*;
+use crate::lease::BALANCE;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 /// `web4 leads 4 of 6, web2 2, web1 none`.
 pub fn in_words<'a>(shares: impl IntoIterator<Item = (&'a str, usize)>) -> String {

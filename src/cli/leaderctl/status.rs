@@ -1,25 +1,16 @@
 //! `leaderctl status`: who leads a shard, for people and for programs.
 
-use super::age::dated;
 use super::jobs::{State, words};
-use super::object::{self, object};
-use super::slots::{self, ParentPause, Slots, parent_pause};
-use super::unknown::{Unknown, never_led};
-use super::{Client, print_lines, rfc3339, say};
-use crate::cli::start::Failure;
-use crate::lease::{JobId, Shard, show, show_seconds};
+use super::object;
+use super::prelude::*;
+use super::slots::{ParentPause, parent_pause};
+use crate::lease::JobId;
 use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::period::Turn;
 use crate::notes::jobs::{self, Ledger};
-use crate::notes::orders::{self, Orders, PauseOrder};
+use crate::notes::orders::Orders;
 use crate::notes::standbys::Standby;
-use crate::store::{Answer, ErrorKind, Report};
-use crate::text::on_one_line;
-use clap::Args;
-use serde::Serialize;
 use std::fmt::Write as _;
-use std::process::ExitCode;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct StatusFlags {

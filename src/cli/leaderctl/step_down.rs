@@ -6,19 +6,12 @@
 //! before the operator takes it back, and still step down.
 
 use super::balance::Drain;
-use super::operator::{Operator, look_until, takes_no_orders};
-use super::{Client, say};
-use crate::cli::flags;
-use crate::cli::start::Failure;
-use crate::lease::{Prefix, Shard, Term};
+use super::operator::{look_until, takes_no_orders};
+use super::prelude::*;
 use crate::notes::history::{self, Ordered};
-use crate::notes::orders::{self, HandoverOrder};
+use crate::notes::orders::HandoverOrder;
 use crate::notes::standbys::Standby;
-use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
-use crate::text::on_one_line;
-use clap::Args;
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[derive(Debug, Args)]
 pub struct StepDownFlags {

@@ -6,13 +6,10 @@
 //! without a recorded end is drawn as such.
 
 use super::history::ended;
-use super::status::Shown;
+use super::prelude::*;
 use crate::election::Reason;
-use crate::lease::Term;
 use crate::notes::history::Entry;
-use crate::store::Holder;
-use crate::text::on_one_line;
-use crate::time::{rfc3339_seconds, wall_clock_millis};
+use crate::time::rfc3339_seconds;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {

@@ -8,11 +8,10 @@ mod frame;
 
 use super::fleet::Fleet;
 use super::fleet::reader::{Reader, ReadingFlags};
-use super::{Client, Flags, Verb, asked_to_stop, say};
-use crate::cli::start::Failure;
-use crate::lease::{Prefix, Shard};
+use super::prelude::*;
+use super::{Flags, Verb, asked_to_stop};
 use crate::text::in_words;
-use clap::{Args, Parser};
+use clap::Parser;
 use frame::{Mode, View};
 use nix::sys::signal::{Signal, raise};
 use ratatui::DefaultTerminal;
@@ -20,9 +19,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use std::io::{self, IsTerminal, Write, stdin, stdout};
 use std::mem::ManuallyDrop;
 use std::pin::pin;
-use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep;
 

@@ -5,12 +5,9 @@
 //! and those that may come before the first leader go on with a warning. Both name the nearest known shard, if the
 //! store lists them at no charge.
 
-use super::slots::{self, Slots};
-use super::{Client, allowed, say};
-use crate::lease::Shard;
-use crate::store::{Answer, Report};
+use super::allowed;
+use super::prelude::*;
 use crate::text;
-use std::collections::BTreeSet;
 
 pub struct Unknown {
     pub nearest: Option<String>,

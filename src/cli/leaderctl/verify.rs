@@ -3,18 +3,10 @@
 //! The hazard: an answer is old when it arrives, so a step that must be safe needs a fencing token. And another process
 //! may answer in the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
-use super::object::{as_json, object};
-use super::{Client, print_lines, say};
+use super::prelude::*;
 use crate::cli::flags::{self, NamedStore};
-use crate::cli::start::Failure;
-use crate::exit;
-use crate::lease::{Shard, Term, show};
 use crate::observe::query_socket::{self, Key, Statement};
-use crate::store::StoreError;
-use clap::Args;
-use std::process::ExitCode;
 use std::str::FromStr;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct VerifyFlags {

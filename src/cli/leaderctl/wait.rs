@@ -5,18 +5,9 @@
 //! may be lost, so this also checks every few seconds, as `watch` does. And a mistyped name is always free, so `--free`
 //! refuses a shard that the store has never seen.
 
-use super::Client;
-use super::operator::{Operator, look_until};
-use super::slots::Slots;
-use super::unknown::{Unknown, never_led};
+use super::operator::look_until;
+use super::prelude::*;
 use super::watch::until_it_may_have_changed;
-use crate::cli::flags;
-use crate::cli::start::Failure;
-use crate::lease::{Shard, show};
-use crate::store::{Holder, StoreError};
-use clap::Args;
-use std::process::ExitCode;
-use std::time::Duration;
 use tokio::time::timeout;
 
 /// `--timeout 0s` asks how it is now, which takes an answer.

@@ -4,21 +4,13 @@
 //! few seconds. An outage of the store is reported once, and the checks continue. If no shard is named, all are listed
 //! every few seconds in one request, because new ones may come.
 
+use super::prelude::*;
 use super::shard_notes::{Notes, pauses};
-use super::slots::{self, Slots};
-use super::status::{Shown, as_json};
-use super::unknown::{Unknown, never_led};
-use super::{Client, list, print_lines, rfc3339, say_retrying};
-use crate::cli::start::Failure;
-use crate::lease::{Session, Shard};
-use crate::store::{Answer, Delivery, Holder, Report, Store, StoreError};
-use crate::text::on_one_line;
-use crate::time::wall_clock_millis;
-use clap::Args;
-use std::collections::BTreeMap;
+use super::status::as_json;
+use super::{list, say_retrying};
+use crate::lease::Session;
+use crate::store::{Delivery, Store};
 use std::future::pending;
-use std::process::ExitCode;
-use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// How often a shard is checked if the store reports no change.

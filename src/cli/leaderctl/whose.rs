@@ -4,16 +4,9 @@
 //! can have any name. So this asks the candidates of this host which processes are theirs. All that they started is
 //! below one of these, because the backstop and the guard adopt what loses its parent.
 
-use super::object::{as_json, object};
-use super::print_lines;
-use crate::cli::start::Failure;
-use crate::exit;
+use super::prelude::*;
 use crate::observe::query_socket::{self, Answer as Told, Survey};
 use crate::sys;
-use crate::text::on_one_line;
-use clap::Args;
-use std::process::ExitCode;
-use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub struct WhoseFlags {

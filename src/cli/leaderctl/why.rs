@@ -4,23 +4,16 @@
 //! the user that the kernel reports, and sockets without an answer are counted.
 
 use super::jobs::words;
-use super::object::{as_json, object};
-use super::slots::{self, Slots, listed};
-use super::{Client, print_lines, rfc3339, shares, status};
-use crate::cli::flags;
-use crate::cli::start::Failure;
+use super::prelude::*;
+use super::slots::listed;
+use super::{shares, status};
 use crate::election::Obstacle;
-use crate::exit;
-use crate::lease::{Shard, host_name, show};
+use crate::lease::host_name;
 use crate::notes::hosts;
 use crate::notes::jobs::index;
-use crate::notes::orders::{self, Orders};
+use crate::notes::orders::Orders;
 use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
-use crate::store::{Answer, ErrorKind, Holder, Report, StoreError};
 use crate::sys;
-use crate::text::on_one_line;
-use clap::Args;
-use std::process::ExitCode;
 
 #[derive(Debug, Args)]
 pub struct WhyFlags {

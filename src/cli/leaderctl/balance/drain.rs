@@ -3,19 +3,12 @@
 //! The hazard: what the host gives up, another of its candidates may take. So first the host is held back, and then its
 //! leaders move, one after another. If that stops half-way, the host stays held back, and a second call goes on.
 
+use super::super::prelude::*;
 use super::plan::plan;
 use super::{Fleet, Handover, LeftAlone, Operator, Progress, counted, in_turn};
-use crate::cli::leaderctl::object::{as_json, object};
-use crate::cli::leaderctl::{Client, age::dated, print_lines, say};
-use crate::cli::start::Failure;
-use crate::exit;
-use crate::lease::{Prefix, Shard, show_seconds};
 use crate::notes::hosts;
-use crate::notes::orders::{self, PauseOrder};
-use crate::text::{self, on_one_line};
+use crate::text;
 use std::io::{Write, stdout};
-use std::process::ExitCode;
-use std::time::Duration;
 
 #[derive(Debug)]
 pub struct Drain<'a> {

@@ -5,21 +5,16 @@
 //! wait, so they are read for some seconds more, and until the history has the leadership. A pause may leave the lease
 //! as it is, so the orders of the other shards are read in turn. And a slow reading is followed by a longer rest.
 
-use super::super::slots::{self, Known, parent_pause};
-use super::super::status::Shown;
+use super::super::list;
+use super::super::prelude::*;
+use super::super::slots::{Known, parent_pause};
 use super::super::watch::identity;
-use super::super::{Client, list};
 use super::{Fleet, Reading, Seen, Snapshot};
-use crate::lease::{Prefix, Shard};
 use crate::notes::history::{self, Entry};
 use crate::notes::jobs::index::Indexed;
-use crate::notes::orders;
-use crate::store::{Answer, ErrorKind, Report, Store, StoreError, parallel};
-use crate::time::{BootInstant, wall_clock_millis, whole_millis};
-use clap::Args;
-use std::collections::BTreeMap;
+use crate::store::{Store, parallel};
+use crate::time::whole_millis;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::sleep;
 
 /// Between two readings where a request costs nothing.

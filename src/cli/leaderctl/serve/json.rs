@@ -1,11 +1,8 @@
 //! The snapshot as JSON. `openapi.yaml` describes it, and tests compare the two.
 
 use super::super::fleet::{Seen, Snapshot};
-use super::super::object::{as_json, object};
+use super::super::prelude::*;
 use super::super::{history, status};
-use crate::lease::Shard;
-use crate::time::{BootInstant, rfc3339};
-use serde::Serialize;
 
 fn reading(snapshot: &Snapshot) -> impl Serialize + use<'_> {
     let now = BootInstant::now();

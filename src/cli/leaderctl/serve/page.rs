@@ -3,18 +3,15 @@
 //! The hazard: an owner, a host or a reason may be any text. So maud escapes each value, [`plain`] takes control
 //! characters out, and nothing here is `PreEscaped`.
 
-use super::super::age::coarse;
 use super::super::fleet::{Condition, Seen, Snapshot};
 use super::super::history::{self, ended};
+use super::super::prelude::*;
 use super::super::shard_notes::note;
 use super::super::timeline::{State, Stretch, stretches};
-use crate::lease::Shard;
-use crate::text::on_one_line;
-use crate::time::{rfc3339, rfc3339_seconds};
+use crate::time::rfc3339_seconds;
 use maud::{DOCTYPE, Markup, html};
 use std::cmp::Reverse;
 use std::fmt::Display;
-use std::time::Duration;
 use url::form_urlencoded;
 
 pub const STYLE: &str = include_str!("page.css");

@@ -1,20 +1,17 @@
 //! What `top` draws, from the snapshot and from what the user chose.
 
-use super::super::age::coarse;
 use super::super::fleet::{Condition, Seen, Snapshot};
 use super::super::history;
+use super::super::prelude::*;
 use super::super::shard_notes::note;
 use super::super::timeline::{LEGEND, as_text, stretches};
-use crate::lease::Shard;
-use crate::text::on_one_line;
-use crate::time::{rfc3339_seconds, wall_clock_millis};
+use crate::time::rfc3339_seconds;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
 use std::cmp::Reverse;
-use std::time::Duration;
 
 #[derive(Default)]
 pub enum Mode {
