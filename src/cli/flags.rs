@@ -14,7 +14,7 @@ use crate::sys;
 use crate::text::{self, in_words};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, Parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, Parser};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};
@@ -202,20 +202,11 @@ impl FirstPage {
             .after_help(self.more)
     }
 
-    /// Whether `words`, which ask for help, have `-h` before SHARD or a verb.
-    fn is_asked_for(command: &Command, words: &[OsString]) -> bool {
-        let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
-        while let Some(word) = words.next().filter(|word| word.starts_with('-')) {
-            if word == "--help" {
-                return false;
-            }
-            if takes_next(command, &word) {
-                words.next();
-            } else if !word.starts_with("--") && word.contains('h') {
-                return true;
-            }
-        }
-        false
+    /// Whether `words` have `-h` before SHARD or a verb.
+    fn is_asked_for(command: Command, words: &[OsString]) -> bool {
+        let short = Arg::new("short").short('h').action(ArgAction::SetTrue);
+        let line = command.disable_help_flag(true).arg(short).ignore_errors(true).try_get_matches_from(words);
+        line.is_ok_and(|line| line.get_flag("short"))
     }
 }
 
@@ -253,7 +244,7 @@ pub fn parse<T: Options>(
     };
     let written = match error.kind() {
         ErrorKind::DisplayVersion => stdout().write_all(version(program).as_bytes()),
-        ErrorKind::DisplayHelp if FirstPage::is_asked_for(&command, &words) => {
+        ErrorKind::DisplayHelp if FirstPage::is_asked_for(T::command(), &words) => {
             T::FIRST_PAGE.of(T::command()).print_help()
         }
         ErrorKind::DisplayHelp => error.print(),
