@@ -5,50 +5,39 @@
 
 use super::printed;
 use crate::cli::start::Failure;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::io::{self, IsTerminal, Write, stdout};
 use std::process::{Command, ExitCode, Stdio};
 
-#[derive(Debug, Args)]
-pub struct ManFlags {
-    /// Which page
-    #[arg(value_enum, value_name = "PAGE", default_value = "leaderctl")]
-    page: Page,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Page {
-    Leaderrun,
-    Leaderctl,
-    Guarantees,
-    Stores,
-    Formats,
-}
-
 macro_rules! page {
-    ($name:literal) => {
+    ($name:literal, $file:literal) => {
         (
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/man/", $name)),
-            include_str!(concat!(env!("OUT_DIR"), "/", $name, ".txt")),
+            $name,
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/man/", $file)),
+            include_str!(concat!(env!("OUT_DIR"), "/", $file, ".txt")),
         )
     };
 }
 
-impl Page {
-    const fn read(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Leaderrun => page!("leaderrun.1"),
-            Self::Leaderctl => page!("leaderctl.1"),
-            Self::Guarantees => page!("leaderrun.7"),
-            Self::Stores => page!("leaderrun-stores.7"),
-            Self::Formats => page!("leaderrun-formats.5"),
-        }
-    }
+/// Their names here, their sources, and their texts.
+const PAGES: [(&str, &str, &str); 5] = [
+    page!("leaderrun", "leaderrun.1"),
+    page!("leaderctl", "leaderctl.1"),
+    page!("guarantees", "leaderrun.7"),
+    page!("stores", "leaderrun-stores.7"),
+    page!("formats", "leaderrun-formats.5"),
+];
+
+#[derive(Debug, Args)]
+pub struct ManFlags {
+    /// Which page
+    #[arg(value_name = "PAGE", default_value = "leaderctl", value_parser = PAGES.map(|(name, ..)| name))]
+    page: String,
 }
 
 impl ManFlags {
     pub fn show(&self) -> Result<ExitCode, Failure> {
-        let (source, text) = self.page.read();
+        let (_, source, text) = PAGES.into_iter().find(|(name, ..)| *name == self.page).expect("clap knows no other");
         if stdout().is_terminal() && paged(source).is_ok_and(|shown| shown) {
             return Ok(ExitCode::SUCCESS);
         }
