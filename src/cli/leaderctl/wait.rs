@@ -44,33 +44,33 @@ impl WaitFlags {
     pub async fn wait(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let operator = Operator { client, shard: &self.shard, json: self.json };
         // One whose tree may only be still alive is no leader, but keeps the shard from being free.
-        let counts = |holder: &&Holder| self.free || holder.doubt.is_none();
+        let counts = |holder: &Holder| self.free || holder.doubt.is_none();
         // Where each request costs money, only the slots are checked that the first check found.
         let mut slots_to_check: Option<Vec<Shard>> = None;
         // Who leads, and whether nobody ever led.
         let mut look = async || {
             let report = client.inspect(&self.shard).await?;
-            let mut led = Vec::new();
-            if let Some(holder) = report.holder.as_ref().filter(counts) {
-                return Ok((vec![(self.shard.clone(), holder.clone())], false));
+            if let Some(holder) = report.holder.clone().filter(counts) {
+                return Ok((Some((self.shard.clone(), holder)), false));
             }
-            if let Some(slots) = &slots_to_check {
-                for slot in slots {
-                    let holder = client.inspect(slot).await?.holder;
-                    led.extend(holder.filter(|holder| counts(&holder)).map(|holder| (slot.clone(), holder)));
+            for slot in slots_to_check.iter().flatten() {
+                if let Some(holder) = client.inspect(slot).await?.holder.filter(counts) {
+                    return Ok((Some((slot.clone(), holder)), false));
                 }
-                return Ok((led, false));
+            }
+            if slots_to_check.is_some() {
+                return Ok((None, false));
             }
             let slots = Slots::of(client, &self.shard).await?;
             if client.store.is_metered() {
                 slots_to_check = Some(slots.names().cloned().collect());
             }
-            let led_slots = slots.led().filter(|(_, holder)| counts(holder));
-            led.extend(led_slots.map(|(slot, holder)| (slot.clone(), holder.clone())));
+            let led = slots.led().find(|(_, holder)| counts(holder));
+            let led = led.map(|(slot, holder)| (slot.clone(), holder.clone()));
             let never_led = never_led(&report, &slots);
             match slots.hidden {
                 // It may be led.
-                Some(hidden) if self.free && led.is_empty() => Err(hidden),
+                Some(hidden) if self.free && led.is_none() => Err(hidden),
                 _ => Ok::<_, StoreError>((led, never_led)),
             }
         };
@@ -81,8 +81,8 @@ impl WaitFlags {
             Unknown::warn(client, &self.shard).await;
         }
         let waiting = async {
-            while seen.is_empty() != self.free {
-                let led = seen.first().map(|(shard, _)| shard.clone());
+            while seen.is_none() != self.free {
+                let led = seen.as_ref().map(|(shard, _)| shard.clone());
                 until_it_may_have_changed(client.store, led.as_slice()).await;
                 let looked = look_until(Duration::MAX, async || look().await.map(|(seen, _)| Some(seen)));
                 seen = looked.await?.expect("it waits without end");
@@ -90,9 +90,9 @@ impl WaitFlags {
             Ok::<_, StoreError>(())
         };
         let in_time = timeout(self.most.unwrap_or(Duration::MAX), waiting).await.ok().transpose()?.is_some();
-        let now = match seen.first() {
+        let now = match seen {
             None => "nobody leads".to_owned(),
-            Some((shard, holder)) if *shard == self.shard => format!("led by {holder}"),
+            Some((shard, holder)) if shard == self.shard => format!("led by {holder}"),
             Some((slot, holder)) => format!("led by {holder} of {slot}"),
         };
         if in_time {
