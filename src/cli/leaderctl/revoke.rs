@@ -49,9 +49,8 @@ impl RevokeFlags {
         let report = operator.inspect().await?;
         let holder = match report.holder {
             None => {
-                let slots = operator.known_slots(&report).await?;
-                let led = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
-                return Err(operator.refusal(&format!("nobody holds the lease: there is nothing to revoke{led}")));
+                let slots = operator.known_slots(&report).await?.advice();
+                return Err(operator.refusal(&format!("nobody holds the lease: there is nothing to revoke{slots}")));
             }
             Some(holder) if holder.is_foreign() => return Err(operator.refusal(&takes_no_orders(&holder))),
             Some(holder) if holder.term != Some(term) => {

@@ -44,9 +44,11 @@ impl Slots {
         self.named("", "")
     }
 
-    /// The same as a sentence.
-    pub fn advice(&self) -> Option<String> {
-        self.named(" is led", " are led")
+    /// The same as a sentence, or why that is not known, after a semicolon.
+    pub fn advice(&self) -> String {
+        let hidden = || self.hidden.as_ref().map(|hidden| hidden.message.clone());
+        let advice = self.named(" is led", " are led").or_else(hidden);
+        advice.map(|advice| format!("; {advice}")).unwrap_or_default()
     }
 
     fn named(&self, one: &str, several: &str) -> Option<String> {

@@ -93,10 +93,9 @@ impl StepDownFlags {
         }
         let report = operator.inspect().await?;
         let Some(holder) = report.holder else {
-            let slots = operator.known_slots(&report).await?;
-            let more = slots.advice().or(slots.hidden.map(|hidden| hidden.message));
-            let more = more.map(|more| format!(" it as a whole; {more}")).unwrap_or_default();
-            return Err(operator.refusal(&format!("nobody leads{more}")));
+            let slots = operator.known_slots(&report).await?.advice();
+            let whole = if slots.is_empty() { "" } else { " it as a whole" };
+            return Err(operator.refusal(&format!("nobody leads{whole}{slots}")));
         };
         let handover = Handover {
             to: self.to.as_deref(),
@@ -237,8 +236,7 @@ impl Handover<'_> {
 async fn cancel(operator: &Operator<'_>) -> Result<ExitCode, Failure> {
     let cancelled = operator.take_back(|orders| &mut orders.handover).await?;
     let Some((HandoverOrder { by, to, term, .. }, perhaps)) = cancelled else {
-        let slots = operator.known_slots(&operator.inspect().await?).await?;
-        let slots = slots.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+        let slots = operator.known_slots(&operator.inspect().await?).await?.advice();
         return operator.done(&format!("nobody has ordered it to step down{slots}")).await;
     };
     let to = to.map(|to| format!(" to {to}")).unwrap_or_default();
