@@ -11,7 +11,7 @@ mod plan;
 use super::operator::takes_no_orders;
 use super::own_lease::{OwnLease, Taking};
 use super::prelude::*;
-use super::shard_notes::{Notes, pauses};
+use super::shard_notes::{add_notes, pauses};
 use super::slots::{by_name, sessions};
 use super::step_down::{Handover, Progress};
 use super::{asked_to_stop, list, shares};
@@ -187,9 +187,8 @@ impl<'a> Fleet<'a> {
     /// With `emptied`, only what that host leads may move, and `left_alone` names what stays there.
     async fn read(client: Client<'a>, prefix: &'a Prefix, emptied: Option<&str>) -> Answer<Self> {
         let standbys = slots::announced(client, prefix.as_str()).await?.standbys;
-        let list = client.store.list(prefix.as_str()).await?;
-        let notes = Notes::of(client.store, &list, true).await?;
-        let list = list::shown(&list, None, notes.as_ref());
+        let mut list = list::shown(client.store.list(prefix.as_str()).await?, None);
+        add_notes(client.store, &mut list, true).await?;
         let holders = || list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref());
         let leaders = sessions(holders());
         let standbys = by_name(&standbys);

@@ -1,7 +1,7 @@
 //! `leaderctl list`: who leads each shard, in a line for each.
 
 use super::prelude::*;
-use super::shard_notes::{Notes, note};
+use super::shard_notes::{add_notes, note};
 use super::shares;
 use super::slots::{Known, sessions};
 use super::status::as_json;
@@ -32,8 +32,8 @@ impl ListFlags {
     pub async fn show(&self, client: Client<'_>) -> Result<ExitCode, Failure> {
         let Known { standbys, paused } = slots::known(client, self.prefix.as_str(), self.standbys, self.orders).await?;
         let list = slots::with_paused(client.store.list(self.prefix.as_str()).await?, paused);
-        let notes = Notes::of(client.store, &list, self.orders).await?;
-        let mut list = shown(&list, standbys.as_deref(), notes.as_ref());
+        let mut list = shown(list, standbys.as_deref());
+        add_notes(client.store, &mut list, self.orders).await?;
         // Not shards that were never led and are not paused any more.
         list.retain(|(_, shown)| {
             let is_over = shown.orders.as_ref().is_some_and(|orders| orders.pause.is_none());
@@ -69,23 +69,14 @@ impl ListFlags {
     }
 }
 
-/// `standbys` and `notes` are None if they were not read.
-pub fn shown(
-    list: &[(Shard, Report)],
-    standbys: Option<&[(Shard, Standby)]>,
-    notes: Option<&Notes>,
-) -> Vec<(Shard, Shown)> {
+/// `standbys` are None if they were not read.
+pub fn shown(list: Vec<(Shard, Report)>, standbys: Option<&[(Shard, Standby)]>) -> Vec<(Shard, Shown)> {
     let standbys = standbys.map(slots::by_name);
     let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
-    let shown = |(shard, report): &(Shard, Report)| {
-        let standbys = standbys.as_ref().map(|all| slots::waiting(all, shard, &leaders).len());
-        let mut shown = Shown { report: report.clone(), standbys, ..Shown::default() };
-        if let Some(notes) = notes {
-            notes.add_to(shard, &mut shown);
-        }
-        (shard.clone(), shown)
-    };
-    list.iter().map(shown).collect()
+    let waiting = |shard: &Shard| standbys.as_ref().map(|all| slots::waiting(all, shard, &leaders).len());
+    let waiting: Vec<_> = list.iter().map(|(shard, _)| waiting(shard)).collect();
+    let shown = |((shard, report), standbys)| (shard, Shown { report, standbys, ..Shown::default() });
+    list.into_iter().zip(waiting).map(shown).collect()
 }
 
 /// One word in each column but the last, whatever a record contains, so that programs can split lines at blanks.

@@ -7,61 +7,50 @@
 use super::jobs::words;
 use super::prelude::*;
 use super::slots::ParentPause;
-use crate::notes::jobs::index::{self, Indexed};
-use crate::notes::jobs::{self, Ledger};
+use crate::notes::jobs;
+use crate::notes::jobs::index;
 use crate::notes::orders::Orders;
 use crate::store::{Page, Store};
 
 /// The most shards whose notes are read without being asked for.
 const MOST: usize = 1000;
 
-type NotesRead = Answer<(Orders, Option<Ledger>, Vec<Indexed>)>;
-
-#[derive(Debug)]
-pub struct Notes {
-    read: BTreeMap<Shard, NotesRead>,
-}
-
-impl Notes {
-    /// None if they are not to be read unasked.
-    pub async fn of(store: &dyn Store, list: &[(Shard, Report)], asked: bool) -> Answer<Option<Self>> {
-        if !asked && (store.is_metered() || list.len() > MOST) {
-            return Ok(None);
-        }
-        let names: BTreeSet<Shard> =
-            list.iter().flat_map(|(shard, _)| [Some(shard.clone()), shard.parent()]).flatten().collect();
-        let pages = |shard: &Shard| [Page::Orders, Page::Runs, Page::Jobs].map(|page| (shard.clone(), page));
-        let wanted: Vec<_> = names.iter().flat_map(pages).collect();
-        let mut texts = store.read_notes(&wanted).await?.into_iter();
-        let mut read = BTreeMap::new();
-        for shard in names {
-            let (Some(orders), Some(runs), Some(index)) = (texts.next(), texts.next(), texts.next()) else { break };
-            let found = orders.and_then(|orders| {
-                let ledger = jobs::last_in(runs?.as_ref(), &shard)?;
-                let jobs = index::read_in(index?.as_ref(), &shard, ledger.as_ref())?;
-                Ok((Orders::read(orders.as_ref(), &shard)?, ledger, jobs))
-            });
-            read.insert(shard, found);
-        }
-        Ok(Some(Self { read }))
+/// Adds what the notes say. Leaves the shards as they are if the notes are not to be read unasked.
+pub async fn add_notes(store: &dyn Store, list: &mut [(Shard, Shown)], asked: bool) -> Answer<()> {
+    if !asked && (store.is_metered() || list.len() > MOST) {
+        return Ok(());
     }
-
-    pub fn add_to(&self, shard: &Shard, shown: &mut Shown) {
-        let above = shard.parent().and_then(|parent| match self.read.get(&parent) {
-            Some(Ok((orders, ..))) => orders.pause.clone().map(|pause| ParentPause { parent, pause }),
-            _ => None,
+    let names: BTreeSet<Shard> =
+        list.iter().flat_map(|(shard, _)| [Some(shard.clone()), shard.parent()]).flatten().collect();
+    let pages = |shard: &Shard| [Page::Orders, Page::Runs, Page::Jobs].map(|page| (shard.clone(), page));
+    let wanted: Vec<_> = names.iter().flat_map(pages).collect();
+    let mut texts = store.read_notes(&wanted).await?.into_iter();
+    let mut read = BTreeMap::new();
+    for shard in names {
+        let (Some(orders), Some(runs), Some(index)) = (texts.next(), texts.next(), texts.next()) else { break };
+        let found = orders.and_then(|orders| {
+            let ledger = jobs::last_in(runs?.as_ref(), &shard)?;
+            let jobs = index::read_in(index?.as_ref(), &shard, ledger.as_ref())?;
+            Ok((Orders::read(orders.as_ref(), &shard)?, ledger, jobs))
         });
-        match self.read.get(shard) {
-            Some(Ok((orders, ledger, named))) => {
-                shown.jobs.clone_from(named);
+        read.insert(shard, found);
+    }
+    for (shard, shown) in list {
+        shown.parent_pause = shard.parent().and_then(|parent| {
+            let (orders, ..) = read.get(&parent)?.as_ref().ok()?;
+            Some(ParentPause { pause: orders.pause.clone()?, parent })
+        });
+        match read.get(shard) {
+            Some(Ok((orders, ledger, jobs))) => {
                 shown.orders = Some(orders.clone());
                 shown.ledger.clone_from(ledger);
-                shown.parent_pause = above;
+                shown.jobs.clone_from(jobs);
             }
             Some(Err(error)) => shown.trouble = Some(error.message.clone()),
             None => {}
         }
     }
+    Ok(())
 }
 
 /// Pauses, a handover and the last run, on one line.

@@ -5,7 +5,7 @@
 //! every few seconds in one request, because new ones may come.
 
 use super::prelude::*;
-use super::shard_notes::{Notes, pauses};
+use super::shard_notes::{add_notes, pauses};
 use super::status::as_json;
 use super::{list, say_retrying};
 use crate::lease::Session;
@@ -98,8 +98,9 @@ impl WatchFlags {
             }
             None => client.store.list("").await?,
         };
-        let notes = Notes::of(client.store, &list, self.orders).await?;
-        Ok(list::shown(&list, None, notes.as_ref()))
+        let mut list = list::shown(list, None);
+        add_notes(client.store, &mut list, self.orders).await?;
+        Ok(list)
     }
 
     /// What has changed since `known`; all that matters if that is None.

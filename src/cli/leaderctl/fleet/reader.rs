@@ -189,8 +189,7 @@ impl Snapshot {
         }
         let is_first = self.reading.is_none();
         self.shards.retain(|shard, _| list.contains_key(shard));
-        let list: Vec<_> = list.into_iter().collect();
-        for (shard, Shown { report, standbys, .. }) in list::shown(&list, standbys, None) {
+        for (shard, Shown { report, standbys, .. }) in list::shown(list.into_iter().collect(), standbys) {
             let is_new = !self.shards.contains_key(&shard);
             let seen = self.shards.entry(shard).or_default();
             // The last term shows a leadership that came and went.
