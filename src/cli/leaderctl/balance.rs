@@ -198,7 +198,7 @@ impl<'a> Fleet<'a> {
         let mut left_alone = Vec::new();
         for (shard, shown) in &list {
             let family = shard.parent().unwrap_or_else(|| shard.clone());
-            let Some(holder) = &shown.report.holder else { continue };
+            let Some(holder) = shown.report.holder.as_ref().filter(|_| family.as_str() != BALANCE) else { continue };
             let is_own = own.as_ref() == Some(shard) || own.as_ref() == Some(&family);
             let goes = emptied.is_some() && holder.host.as_deref() == emptied;
             let uncounted = match (is_own, shown.is_job()) {
@@ -206,18 +206,13 @@ impl<'a> Fleet<'a> {
                 (false, true) => Some("a job runs, and ends by itself"),
                 (false, false) => None,
             };
-            if family.as_str() == BALANCE || uncounted.is_some() {
-                let why = uncounted.filter(|_| goes).map(str::to_owned);
-                left_alone.extend(why.map(|why| LeftAlone { shard: shard.to_string(), why }));
-                continue;
-            }
-            let why = stays(holder, shown, emptied.is_some());
+            let why = uncounted.map(str::to_owned).or_else(|| stays(holder, shown, emptied.is_some()));
             let stays = why.is_some() || emptied.is_some() && !goes;
-            left_alone.extend(
-                why.filter(|_| emptied.is_none() || goes).map(|why| LeftAlone { shard: shard.to_string(), why }),
-            );
-            let Some(host) = &holder.host else { continue };
-            led.entry(family).or_default().push((shard, holder, host, stays));
+            let is_told = goes || emptied.is_none() && uncounted.is_none();
+            left_alone.extend(why.filter(|_| is_told).map(|why| LeftAlone { shard: shard.to_string(), why }));
+            if let Some(host) = holder.host.as_deref().filter(|_| uncounted.is_none()) {
+                led.entry(family).or_default().push((shard, holder, host, stays));
+            }
         }
         let held = hosts::held(client.store, standbys.values().flatten().map(|standby| standby.host.as_str())).await?;
         let waiting = |family: &Shard| -> Vec<&str> {

@@ -155,18 +155,17 @@ impl PauseFlags {
     async fn pause(&self, operator: &Operator<'_>) -> Answer<Result<PauseOrder, ExitCode>> {
         let order = orders::pause(self.reason.clone(), self.keep, self.lasts)?;
         let is_other = |pause: &PauseOrder| pause.id != order.id;
-        let other = operator.give(|orders| &mut orders.pause, &order, is_other, self.force).await?;
-        let (replaced, other) = if self.force { (other, None) } else { (None, other) };
-        if let Some(other) = other {
-            let (by, since) = (&other.by, dated(other.since_millis));
-            let reason = other.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-            let refusal = format!("already paused by {by} since {since}{reason}; use --force to replace it");
-            return Ok(Err(operator.refuse(&refusal)));
+        match operator.give(|orders| &mut orders.pause, &order, is_other, self.force).await? {
+            None => {}
+            Some(replaced) if self.force => withdraw(operator, &replaced).await,
+            Some(PauseOrder { by, since_millis, reason, .. }) => {
+                let since = dated(since_millis);
+                let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+                let refusal = format!("already paused by {by} since {since}{reason}; use --force to replace it");
+                return Ok(Err(operator.refuse(&refusal)));
+            }
         }
         // A shard that nobody ever led would not be listed otherwise. Failures are ignored.
-        if let Some(replaced) = replaced {
-            withdraw(operator, &replaced).await;
-        }
         let Operator { client, shard, .. } = *operator;
         if operator.inspect().await.is_ok_and(|report| report == Report::default()) {
             let _ = client.ask(standbys::announce_pause(client.store, shard, &order.id, order.left)).await;
@@ -182,9 +181,10 @@ impl PauseFlags {
         wait: Option<Duration>,
     ) -> Result<ExitCode, Failure> {
         let Operator { client, shard, .. } = *operator;
-        let until = self.lasts.map_or("until it is resumed".to_owned(), |lasts| format!("for {}", show(lasts)));
-        let paused = |error| operator.although(&format!("paused {until}"), error);
-        let leaders = Leaders::of(operator).await.map_err(paused)?;
+        let paused =
+            self.lasts.map_or("paused until it is resumed".to_owned(), |lasts| format!("paused for {}", show(lasts)));
+        let although = |error| operator.although(&paused, error);
+        let leaders = Leaders::of(operator).await.map_err(although)?;
         if leaders.never_led {
             Unknown::warn(client, shard).await;
         }
@@ -195,27 +195,26 @@ impl PauseFlags {
         }
         // Leaders that we cannot see may run beside what the operator does next.
         let hidden = leaders.hidden.as_ref().map(|hidden| format!("; {}", hidden.message)).unwrap_or_default();
-        if wait.is_none() && leaders.led.is_empty() {
-            let nobody = if hidden.is_empty() { "nobody leads" } else { "nobody leads it as a whole" };
-            return operator.done(&format!("paused {until}; {nobody}{hidden}")).await;
-        }
-        if self.keep {
-            let who = leaders.told(shard, "continues, and nobody follows", "continue, and nobody follows");
-            return operator.done(&format!("paused {until}; {who}{hidden}")).await;
-        }
         // The pause still keeps candidates from following another program, so it stays in force.
-        let foreign = leaders.led.iter().map(|(_, holder)| holder).find(|holder| holder.is_foreign());
-        if let Some(foreign) = foreign {
-            let told = format!("paused {until}, but {}", takes_no_orders(foreign));
-            if wait.is_none() {
-                return Ok(operator.refuse(&told));
-            }
+        let foreign = leaders.led.iter().map(|(_, holder)| holder).find(|holder| holder.is_foreign() && !self.keep);
+        let foreign = foreign.map(|foreign| format!("{paused}, but {}", takes_no_orders(foreign)));
+        let Some(most) = wait else {
+            let who = match foreign {
+                Some(told) => return Ok(operator.refuse(&told)),
+                None if leaders.led.is_empty() && hidden.is_empty() => "nobody leads".to_owned(),
+                None if leaders.led.is_empty() => "nobody leads it as a whole".to_owned(),
+                None if self.keep => {
+                    leaders.told(shard, "continues, and nobody follows", "continue, and nobody follows")
+                }
+                None => {
+                    leaders.told(shard, "stops when it next renews its lease", "stop when they next renew their leases")
+                }
+            };
+            return operator.done(&format!("{paused}; {who}{hidden}")).await;
+        };
+        if let Some(told) = foreign {
             say(format_args!("{shard}: {told}"));
         }
-        let Some(most) = wait else {
-            let stop = ("stops when it next renews its lease", "stop when they next renew their leases");
-            return operator.done(&format!("paused {until}; {}{hidden}", leaders.told(shard, stop.0, stop.1))).await;
-        };
         // A shard that is free is not checked again.
         let mut left: Vec<_> = leaders.led.iter().map(|(shard, _)| shard).collect();
         let look = async || {
@@ -229,22 +228,19 @@ impl PauseFlags {
             let stands = operator.orders().await?.pause.is_some_and(|standing| standing.id == order.id);
             Ok((!stands || left.is_empty()).then_some(stands))
         };
-        match look_until(most, look).await.map_err(paused)? {
-            Some(true) => {}
-            Some(false) => {
-                let how = "its time is over, or it was resumed or replaced";
-                return Ok(operator.refuse(&format!("paused {until}, but the pause ended during the wait: {how}")));
-            }
-            None => {
-                let who = leaders.told(shard, "has not stopped", "have not all stopped");
-                return Ok(operator.not_yet(self.wait.flatten().unwrap_or_default(), &who));
-            }
-        }
-        match leaders.hidden {
-            None => operator.done(&format!("paused {until}; nobody leads")).await,
-            Some(error) => {
-                let message = format!("{shard}: paused {until}, and the pause stays in force; {}", error.message);
+        match (look_until(most, look).await.map_err(although)?, leaders.hidden.clone()) {
+            (Some(true), None) => operator.done(&format!("{paused}; nobody leads")).await,
+            (Some(true), Some(error)) => {
+                let message = format!("{shard}: {paused}, and the pause stays in force; {}", error.message);
                 Err(StoreError { message, ..error }.into())
+            }
+            (Some(false), _) => {
+                let how = "its time is over, or it was resumed or replaced";
+                Ok(operator.refuse(&format!("{paused}, but the pause ended during the wait: {how}")))
+            }
+            (None, _) => {
+                let who = leaders.told(shard, "has not stopped", "have not all stopped");
+                Ok(operator.not_yet(self.wait.flatten().unwrap_or_default(), &who))
             }
         }
     }
