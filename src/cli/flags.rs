@@ -270,9 +270,12 @@ fn version(program: &str) -> String {
     text
 }
 
-/// What to write for `init`, which is a verb of `store`.
+/// What to write for `init`, which is a verb of `store`; or what to do about a verb that this build lacks.
 fn verb_of_a_verb(error: &clap::Error, command: &Command) -> Option<String> {
     let ContextValue::String(word) = error.get(ContextKind::InvalidSubcommand)? else { return None };
+    if cfg!(not(feature = "watch")) && ["serve", "top"].contains(&word.as_str()) {
+        return Some(format!("this leaderctl was built without {word}: build it with the feature watch"));
+    }
     let verb = command.get_subcommands().find(|verb| verb.find_subcommand(word).is_some())?;
     let (program, verb) = (command.get_name(), verb.get_name());
     Some(format!("unrecognized subcommand '{word}'; write {program} {verb} {word}"))

@@ -60,21 +60,18 @@ mod prelude {
 }
 
 use super::completions::{self, Program};
-use super::flags::{self, FirstPage, NamedStore};
-use super::start::{self, Failure, printed};
-use crate::exit;
-use crate::lease::Shard;
+use super::flags::{FirstPage, NamedStore};
+use super::start::{self, printed};
 use crate::observe::{log, terminal};
 use crate::runner::signals::Signals;
 use crate::runtime;
-use crate::store::{Answer, ErrorKind, Finding, Location, Report, Store, StoreError, Verdict, within};
+use crate::store::{Finding, Location, Store, Verdict, within};
 use crate::sys;
-use crate::text::on_one_line;
 use clap::{ArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use object::{as_json, object};
+use prelude::*;
 #[cfg(feature = "watch")]
 use serve::ServeFlags;
 use std::fmt::Display;
@@ -82,8 +79,6 @@ use std::future::Future;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::process::ExitCode;
-use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 #[cfg(feature = "watch")]
@@ -175,8 +170,10 @@ enum Verb {
     /// Show what became of the jobs of SHARD, or let one run again
     Jobs(jobs::JobsFlags),
     /// Show all shards as a page, as JSON and as metrics over HTTP
+    #[cfg(feature = "watch")]
     Serve(ServeFlags),
     /// Show all shards live on a terminal
+    #[cfg(feature = "watch")]
     Top(TopFlags),
     /// Test failover on this store by injecting faults
     Selftest(selftest::SelftestFlags),
@@ -193,17 +190,6 @@ enum Verb {
     /// Print shell completions
     Completions { program: Program, shell: Shell },
 }
-
-/// What follows a verb that this build lacks.
-#[cfg(not(feature = "watch"))]
-#[derive(Debug, clap::Args)]
-struct TopFlags {
-    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    _words: Vec<std::ffi::OsString>,
-}
-
-#[cfg(not(feature = "watch"))]
-type ServeFlags = TopFlags;
 
 #[derive(Debug, Subcommand)]
 enum StoreVerb {
@@ -299,10 +285,6 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             let named = target.named.refuse_default().is_ok();
             target.ask(async |client| top.show(client, named).await)
         }
-        #[cfg(not(feature = "watch"))]
-        Verb::Serve(_) | Verb::Top(_) => Err(Failure::usage(
-            "this leaderctl was built without serve and top: build it with the feature watch".to_owned(),
-        )),
         Verb::Store(StoreVerb::Init { new }) => {
             let target = target()?;
             target.named.refuse_default()?;
