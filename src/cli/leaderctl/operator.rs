@@ -111,9 +111,7 @@ impl Operator<'_> {
 
     /// Refuses a shard that was [`never_led`], unless a pause or a standby makes it known.
     pub async fn refuse_never_led(&self) -> Result<(), Failure> {
-        let Some(unknown) = Unknown::of_never_led(self.client, self.shard).await? else {
-            return Ok(());
-        };
+        let Some(unknown) = Unknown::of_never_led(self.client, self.shard).await? else { return Ok(()) };
         let is_paused = allowed(self.orders().await)?.is_some_and(|orders| orders.pause.is_some());
         if is_paused { Ok(()) } else { Err(Failure::of(exit::ctl::UNKNOWN_SHARD, unknown.told(self.shard))) }
     }

@@ -28,16 +28,15 @@ impl Unknown {
 
     /// For a shard that was [`never_led`]. None if a standby waits for it, or if other slots of its parent were led.
     pub async fn of_never_led(client: Client<'_>, shard: &Shard) -> Answer<Option<Self>> {
+        let unlisted = Some(Self { nearest: None });
         if client.store.is_metered() {
-            return Ok(Some(Self { nearest: None }));
+            return Ok(unlisted);
         }
         let standbys = allowed(slots::announced(client, shard.as_str()).await)?.unwrap_or_default().standbys;
         if standbys.iter().any(|(of, _)| slots::is_waited_for(shard, of.as_str())) {
             return Ok(None);
         }
-        let Some(list) = allowed(client.several(client.store.list("")).await)? else {
-            return Ok(Some(Self { nearest: None }));
-        };
+        let Some(list) = allowed(client.several(client.store.list("")).await)? else { return Ok(unlisted) };
         let known = list.into_iter().flat_map(|(known, _)| [known.parent(), Some(known)]).flatten();
         let names: BTreeSet<Shard> = known.collect();
         // A slot is known if its shard or other slots were led.

@@ -74,22 +74,19 @@ impl Known {
 
     fn tell(&self, causes: bool, because: &mut Vec<String>) {
         let cause = |error: &StoreError| if causes { format!(": {}", error.message) } else { String::new() };
-        let report = match &self.report {
-            Err(error) => return because.push(format!("{}{}", trouble(error), cause(error))),
-            Ok(report) => report,
-        };
-        if let Some(holder) = &report.holder {
-            return because.push(match Obstacle::from(holder.clone()) {
-                Obstacle::Holder(holder) => led(&holder, None),
-                doubt @ (Obstacle::Doubt(..) | Obstacle::Hold(_)) => doubt.to_string(),
-            });
-        }
-        let slots = match &self.slots {
-            Some(Ok(slots)) => slots,
-            Some(Err(error)) => {
+        let (report, slots) = match (&self.report, &self.slots) {
+            (Err(error), _) => return because.push(format!("{}{}", trouble(error), cause(error))),
+            (Ok(Report { holder: Some(holder), .. }), _) => {
+                return because.push(match Obstacle::from(holder.clone()) {
+                    Obstacle::Holder(holder) => led(&holder, None),
+                    doubt @ (Obstacle::Doubt(..) | Obstacle::Hold(_)) => doubt.to_string(),
+                });
+            }
+            (Ok(_), Some(Err(error))) => {
                 return because.push(format!("cannot tell whether its slots are led{}", cause(error)));
             }
-            None => return,
+            (Ok(report), Some(Ok(slots))) => (report, slots),
+            (Ok(_), None) => return,
         };
         let before = because.len();
         because.extend(slots.led().map(|(slot, holder)| led(holder, Some(slot))));
