@@ -27,8 +27,12 @@ fn top_searches_shows_one_shard_and_asks_before_it_pauses() {
     assert!(shell.screen().contains("leaderctl pause mail/outbox --reason=move"), "{}", shell.screen());
     shell.press("Enter", "1 paused");
     shell.wait_for(": move");
+    // What an operator should know of stands above, and the chosen shard stays chosen.
+    shell.press("Escape", "billing");
+    let place_of = |shard: &str| shell.screen().find(shard).expect("it is shown");
+    assert!(place_of("mail/outbox") < place_of("billing"), "{}", shell.screen());
     shell.press("r", "resume mail/outbox?");
-    shell.press("n", "found by");
+    shell.press("n", "q leave");
     assert!(shell.screen().contains("1 paused"), "{}", shell.screen());
     shell.press("r", "resume mail/outbox?");
     shell.press("y", "Enter goes back.");
