@@ -12,7 +12,7 @@ use super::operator::takes_no_orders;
 use super::own_lease::{OwnLease, Taking};
 use super::prelude::*;
 use super::shard_notes::{add_notes, pauses};
-use super::slots::{by_name, sessions};
+use super::slots::Waiting;
 use super::step_down::{Handover, Progress};
 use super::{asked_to_stop, list, shares};
 use crate::lease::BALANCE;
@@ -190,8 +190,7 @@ impl<'a> Fleet<'a> {
         let mut list = list::shown(client.store.list(prefix.as_str()).await?, None);
         add_notes(client.store, &mut list, true).await?;
         let holders = || list.iter().filter_map(|(_, shown)| shown.report.holder.as_ref());
-        let leaders = sessions(holders());
-        let standbys = by_name(&standbys);
+        let all_waiting = Waiting::of(&standbys, holders());
         // A cron job that balances must not move itself.
         let own: Option<Shard> = std::env::var("LEADERRUN_SHARD").ok().and_then(|name| name.parse().ok());
         let mut led: BTreeMap<Shard, Vec<(&Shard, &Holder, &str, bool)>> = BTreeMap::new();
@@ -214,12 +213,12 @@ impl<'a> Fleet<'a> {
                 led.entry(family).or_default().push((shard, holder, host, stays));
             }
         }
-        let held = hosts::held(client.store, standbys.values().flatten().map(|standby| standby.host.as_str())).await?;
+        let held = hosts::held(client.store, standbys.iter().map(|(_, standby)| standby.host.as_str())).await?;
         let waiting = |family: &Shard| -> Vec<&str> {
-            let hosts = slots::waiting(&standbys, family, &leaders).into_iter().map(|standby| standby.host.as_str());
+            let hosts = all_waiting.at(family).into_iter().map(|standby| standby.host.as_str());
             hosts.filter(|host| !held.get(*host).is_some_and(|order| order.is_for(family))).collect()
         };
-        let waiters = standbys.values().flatten().map(|standby| standby.host.clone());
+        let waiters = standbys.iter().map(|(_, standby)| standby.host.clone());
         let known = holders().filter_map(|holder| holder.host.clone()).chain(waiters).collect();
         let leading = led.values().flatten().map(|(_, _, host, _)| *host);
         let hosts: BTreeSet<&str> = leading.chain(led.keys().flat_map(waiting)).collect();

@@ -3,7 +3,7 @@
 use super::prelude::*;
 use super::shard_notes::{add_notes, note};
 use super::shares;
-use super::slots::{Known, sessions};
+use super::slots::{Known, Waiting};
 use super::status::as_json;
 use crate::notes::hosts;
 use crate::notes::standbys::Standby;
@@ -71,12 +71,12 @@ impl ListFlags {
 
 /// `standbys` are None if they were not read.
 pub fn shown(list: Vec<(Shard, Report)>, standbys: Option<&[(Shard, Standby)]>) -> Vec<(Shard, Shown)> {
-    let standbys = standbys.map(slots::by_name);
-    let leaders = sessions(list.iter().filter_map(|(_, report)| report.holder.as_ref()));
-    let waiting = |shard: &Shard| standbys.as_ref().map(|all| slots::waiting(all, shard, &leaders).len());
-    let waiting: Vec<_> = list.iter().map(|(shard, _)| waiting(shard)).collect();
+    let leaders = list.iter().filter_map(|(_, report)| report.holder.as_ref());
+    let waiting = standbys.map(|standbys| Waiting::of(standbys, leaders));
+    let counts: Vec<_> =
+        list.iter().map(|(shard, _)| waiting.as_ref().map(|waiting| waiting.at(shard).len())).collect();
     let shown = |((shard, report), standbys)| (shard, Shown { report, standbys, ..Shown::default() });
-    list.into_iter().zip(waiting).map(shown).collect()
+    list.into_iter().zip(counts).map(shown).collect()
 }
 
 /// One word in each column but the last, whatever a record contains, so that programs can split lines at blanks.

@@ -4,7 +4,7 @@
 //! note in one step, and then only waits and reports; a second run finds the work done.
 
 use super::prelude::*;
-use super::slots::by_name;
+use super::slots::Waiting;
 use super::status;
 use super::{allowed, fail, say_retrying};
 use crate::notes::history::{self, Ordered};
@@ -132,7 +132,7 @@ impl Operator<'_> {
 
     pub async fn standbys(&self, leader: &Holder) -> Answer<Vec<Standby>> {
         let all = slots::announced(self.client, self.shard.as_str()).await?.standbys;
-        Ok(slots::waiting(&by_name(&all), self.shard, &slots::sessions([leader])).into_iter().cloned().collect())
+        Ok(Waiting::of(&all, [leader]).at(self.shard).into_iter().cloned().collect())
     }
 }
 

@@ -134,27 +134,23 @@ pub fn is_waited_for(shard: &Shard, of: &str) -> bool {
     of == shard.as_str() || shard.parent().is_some_and(|parent| of == parent.as_str())
 }
 
-/// So that a list of many shards need not look at every standby for each.
-pub fn by_name(standbys: &[(Shard, Standby)]) -> HashMap<&str, Vec<&Standby>> {
-    let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
-    for (of, standby) in standbys {
-        by_name.entry(of.as_str()).or_default().push(standby);
+/// Standbys by the name that they wait for, so that a list of many shards need not look at every standby for each.
+pub struct Waiting<'a>(HashMap<&'a str, Vec<&'a Standby>>);
+
+impl<'a> Waiting<'a> {
+    /// A candidate that leads by now does not wait, whatever it announced.
+    pub fn of<'b>(standbys: &'a [(Shard, Standby)], leaders: impl IntoIterator<Item = &'b Holder>) -> Self {
+        let leaders: HashSet<&Session> = leaders.into_iter().filter_map(|holder| holder.session.as_ref()).collect();
+        let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
+        for (of, standby) in standbys.iter().filter(|(_, standby)| !leaders.contains(&standby.session)) {
+            by_name.entry(of.as_str()).or_default().push(standby);
+        }
+        Self(by_name)
     }
-    by_name
-}
 
-/// A candidate that leads by now does not wait, whatever it announced.
-pub fn waiting<'a>(
-    standbys: &HashMap<&str, Vec<&'a Standby>>,
-    shard: &Shard,
-    leaders: &HashSet<&Session>,
-) -> Vec<&'a Standby> {
-    let parent = shard.parent();
-    let names = std::iter::once(shard).chain(&parent);
-    let all = names.filter_map(|name| standbys.get(name.as_str())).flatten().copied();
-    all.filter(|standby| !leaders.contains(&standby.session)).collect()
-}
-
-pub fn sessions<'a>(leaders: impl IntoIterator<Item = &'a Holder>) -> HashSet<&'a Session> {
-    leaders.into_iter().filter_map(|holder| holder.session.as_ref()).collect()
+    pub fn at(&self, shard: &Shard) -> Vec<&'a Standby> {
+        let parent = shard.parent();
+        let names = std::iter::once(shard).chain(&parent);
+        names.filter_map(|name| self.0.get(name.as_str())).flatten().copied().collect()
+    }
 }

@@ -3,7 +3,7 @@
 use super::jobs::{State, words};
 use super::object;
 use super::prelude::*;
-use super::slots::{ParentPause, parent_pause};
+use super::slots::{ParentPause, Waiting, parent_pause};
 use crate::lease::JobId;
 use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::period::Turn;
@@ -64,8 +64,8 @@ impl StatusFlags {
             };
             shown.waiting = standbys.map(|all| {
                 let leaders = shown.slots.iter().flat_map(Slots::led).map(|(_, holder)| holder);
-                let sessions = slots::sessions(shown.report.holder.iter().chain(leaders));
-                slots::waiting(&slots::by_name(&all), shard, &sessions).into_iter().cloned().collect()
+                let waiting = Waiting::of(&all, shown.report.holder.iter().chain(leaders));
+                waiting.at(shard).into_iter().cloned().collect()
             });
             shown.standbys = shown.waiting.as_ref().map(Vec::len);
             print_lines([if self.json { as_json(shard, &shown) } else { as_text(shard, &shown) }])?;
