@@ -56,9 +56,9 @@ pub fn read(named: Option<&Path>, shard: Option<&str>) -> Result<(Settings, Sett
     }
     let text = String::from_utf8(bytes)
         .map_err(|_| format!("the configuration file {shown} is not UTF-8: save it as such"))?;
-    let mut whole = Whole::from_text(&text, &known()).map_err(|wrong| {
-        let line = wrong.at.map(|at| format!(", line {}", line_of(&text, at))).unwrap_or_default();
-        format!("{shown}{line}: {}", wrong.why)
+    let mut whole = Whole::from_text(&text, &known()).map_err(|(at, why)| {
+        let line = at.map(|at| format!(", line {}", line_of(&text, at))).unwrap_or_default();
+        format!("{shown}{line}: {why}")
     })?;
     let url = whole.all.get("store").and_then(OsStr::to_str).unwrap_or_default();
     refuse_readable_by_all("store", url, &about).map_err(|why| format!("{shown}: {why}, or use store-file"))?;
@@ -71,40 +71,31 @@ struct Whole {
     shards: BTreeMap<String, Settings>,
 }
 
-#[derive(Debug)]
-struct Wrong {
-    at: Option<Range<usize>>,
-    why: String,
-}
-
-impl Wrong {
-    fn new(at: Range<usize>, why: impl Into<String>) -> Self {
-        Self { at: Some(at), why: why.into() }
-    }
-}
+/// What is wrong, and where.
+type Wrong = (Option<Range<usize>>, String);
 
 impl Whole {
     fn from_text(text: &str, known: &Command) -> Result<Self, Wrong> {
         // The error's own text would show the line, with the password in it.
-        let table = DeTable::parse(text)
-            .map_err(|error| Wrong { at: error.span(), why: on_one_line(error.message().to_owned()) })?;
+        let table = DeTable::parse(text).map_err(|error| (error.span(), on_one_line(error.message().to_owned())))?;
         let mut whole = Self::default();
         let (shards, all): (Vec<_>, Vec<_>) = in_order(table.get_ref()).partition(|(key, _)| *key.get_ref() == SHARDS);
         whole.all = settings(&all, known)?;
         for (key, tables) in shards {
-            let wrong = |at| Wrong::new(at, "shard: write a table for each shard, such as [shard.\"db/main\"]");
+            let why = "shard: write a table for each shard, such as [shard.\"db/main\"]";
+            let wrong = |at| (Some(at), why.to_owned());
             let DeValue::Table(tables) = tables.get_ref() else { return Err(wrong(key.span())) };
             for (name, table) in in_order(tables) {
                 let DeValue::Table(table) = table.get_ref() else { return Err(wrong(name.span())) };
                 if Shard::whole(name.get_ref()).is_err() {
                     let why =
                         "a table below shard has a name that no shard can have: use letters, digits and . _ - / :";
-                    return Err(Wrong::new(name.span(), why));
+                    return Err((Some(name.span()), why.to_owned()));
                 }
                 let entries: Vec<_> = in_order(table).collect();
                 if let Some((key, _)) = entries.iter().find(|(key, _)| FOR_ALL_SHARDS.contains(&&**key.get_ref())) {
                     let why = format!("{} is for all shards: write it above the tables", key.get_ref());
-                    return Err(Wrong::new(key.span(), why));
+                    return Err((Some(key.span()), why));
                 }
                 whole.shards.insert(name.get_ref().to_string(), settings(&entries, known)?);
             }
@@ -127,18 +118,18 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
     for (key, value) in entries {
         let name = key.get_ref().as_ref();
         let Some(arg) = keys(known).find(|arg| arg.get_long() == Some(name)) else {
-            return Err(Wrong::new(key.span(), unknown(name, known)));
+            return Err((Some(key.span()), unknown(name, known)));
         };
         let text = text_of(arg, value.get_ref()).and_then(|text| {
             let text = checked(arg, OsStr::new(&text))?;
             refuse_secret(arg, &text, "it").map(|()| text)
         });
-        let text = text.map_err(|why| Wrong::new(key.span(), format!("{name}: {why}")))?;
+        let text = text.map_err(|why| (Some(key.span()), format!("{name}: {why}")))?;
         settings.0.insert(name.to_owned(), text);
     }
     if let Some((one, other, advice)) = settings.contradiction() {
         let at = entries.iter().find(|(key, _)| key.get_ref() == other).map(|(key, _)| key.span());
-        return Err(Wrong { at, why: exclude_each_other(one, other, advice) });
+        return Err((at, exclude_each_other(one, other, advice)));
     }
     Ok(settings)
 }
@@ -217,7 +208,7 @@ mod tests {
         fuzz::bent_text("configuration", &seeds, |text, source| {
             let whole = match Whole::from_text(text, &known) {
                 Ok(whole) => whole,
-                Err(Wrong { at, why }) => {
+                Err((at, why)) => {
                     fuzz::assert_is_one_line(&why);
                     assert!(!why.contains(PASSWORD), "{why}");
                     assert!(at.is_none_or(|at| at.start <= text.len()));
