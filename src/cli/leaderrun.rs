@@ -129,16 +129,22 @@ fn run(flags: &Flags, invocation: Invocation, containment: Arc<Containment>) -> 
     let (outcome, asked) = outcome?;
     tell_what_did_not_run(&outcome, flags.patience(), shard.as_str(), &owner);
     let status = outcome.exit_status(flags.waiting.conflict_exit_code);
-    let (why, death) = (outcome.why(), Death::of(&outcome, asked, terminal_group));
+    let (why, death) = (outcome.why(), death(&outcome, asked, terminal_group));
     match outcome {
         Outcome::NotStarted(error) => return Err(not_started(&shard, &program, error)),
         Outcome::Unreachable(message) => return Err(Failure::of(status, message)),
         Outcome::Refused(error) => return Err(Failure::of(status, error.message)),
         _ => {}
     }
-    let status = death.as_ref().map_or(status, Death::exit_status);
+    // A shell makes the same of the death.
+    let status = death.map_or(status, |(signal, _)| exit::of_signal(signal as i32));
     log::end(status, why, shard.as_str(), &owner);
-    Ok(death.map_or(ExitCode::from(status), Death::die))
+    if let Some((signal, group)) = death {
+        terminal::close();
+        // Returns only in process 1.
+        sys::end_by(signal, group);
+    }
+    Ok(ExitCode::from(status))
 }
 
 /// Takes part in the election. Returns how the candidate left it, and the last signal that asked for it.
@@ -261,35 +267,15 @@ fn refused_by(obstacle: &Obstacle, patience: Patience) -> String {
 }
 
 /// A signal that leaderrun dies from, so that a calling shell or script ends as well. All other signals become a
-/// status.
-struct Death {
-    signal: Signal,
-    /// Some if the keyboard has sent it to COMMAND alone: a script that had run COMMAND itself would have been in the
-    /// terminal's foreground, too.
-    group: Option<Pid>,
-}
-
-impl Death {
-    fn of(outcome: &Outcome, asked: Option<Signal>, terminal_group: Option<Pid>) -> Option<Self> {
-        if let Outcome::EndedByKey(interrupt) = outcome {
-            let signal = Signal::try_from(interrupt.signal).ok()?;
-            return Some(Self { signal, group: terminal_group.filter(|_| interrupt.command_alone) });
-        }
-        let signal = asked.filter(|asked| [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP].contains(asked))?;
-        Some(Self { signal, group: None })
+/// status. With it the terminal's group, if the keyboard has sent the signal to COMMAND alone: a script that had run
+/// COMMAND itself would have been in the terminal's foreground, too.
+fn death(outcome: &Outcome, asked: Option<Signal>, terminal_group: Option<Pid>) -> Option<(Signal, Option<Pid>)> {
+    if let Outcome::EndedByKey(interrupt) = outcome {
+        let signal = Signal::try_from(interrupt.signal).ok()?;
+        return Some((signal, terminal_group.filter(|_| interrupt.command_alone)));
     }
-
-    /// Returns only in process 1.
-    fn die(self) -> ExitCode {
-        terminal::close();
-        sys::end_by(self.signal, self.group);
-        ExitCode::from(self.exit_status())
-    }
-
-    /// For process 1. A shell makes the same of the death.
-    fn exit_status(&self) -> u8 {
-        exit::of_signal(self.signal as i32)
-    }
+    let signal = asked.filter(|asked| [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP].contains(asked))?;
+    Some((signal, None))
 }
 
 fn fail(status: u8, message: &str) -> ExitCode {
