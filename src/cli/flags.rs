@@ -184,18 +184,19 @@ pub trait Options: Parser {
 
 /// What `-h` shows, in one screen. `--help` shows all.
 pub struct FirstPage {
-    pub options: &'static [&'static str],
-    pub verbs: &'static [&'static str],
+    pub options: &'static str,
+    pub verbs: &'static str,
     pub more: &'static str,
 }
 
 impl FirstPage {
     fn of(&self, command: Command) -> Command {
-        let is_shown = |arg: &Arg| self.options.contains(&arg.get_id().as_str());
+        let is_among = |names: &str, name: &str| names.split(' ').any(|shown| shown == name);
+        let is_shown = |arg: &Arg| is_among(self.options, arg.get_id().as_str());
         command
             .mut_args(|arg| if is_shown(&arg) { arg.help_heading(None) } else { arg.hide(true) })
             .mut_subcommands(|verb| {
-                let is_shown = self.verbs.contains(&verb.get_name());
+                let is_shown = is_among(self.verbs, verb.get_name());
                 verb.hide(!is_shown)
             })
             .disable_help_subcommand(true)

@@ -131,8 +131,8 @@ pub struct Flags {
 
 impl flags::Options for Flags {
     const FIRST_PAGE: FirstPage = FirstPage {
-        options: &["store"],
-        verbs: &["status", "list", "watch", "wait", "step-down", "pause", "resume", "why", "history", "top"],
+        options: "store",
+        verbs: "status list watch wait step-down pause resume why history top",
         more: "--help shows all verbs and options, VERB --help those of one. See leaderctl(1).",
     };
 }

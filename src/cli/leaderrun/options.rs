@@ -382,20 +382,8 @@ fn hook(text: &str) -> Result<OsString, String> {
 
 impl flags::Options for Flags {
     const FIRST_PAGE: FirstPage = FirstPage {
-        options: &[
-            "command",
-            "store",
-            "no_wait",
-            "wait",
-            "conflict_exit_code",
-            "every",
-            "once",
-            "restart",
-            "explain",
-            "verbose",
-            "quiet",
-        ],
-        verbs: &[],
+        options: "command store no_wait wait conflict_exit_code every once restart explain verbose quiet",
+        verbs: "",
         more: "Write durations as 15s, 1m30s or 500ms; a bare number means seconds.\n\
                --help shows all options, by subject. See leaderctl, leaderrun(1) and leaderrun(7).",
     };

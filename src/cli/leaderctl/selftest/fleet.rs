@@ -84,7 +84,7 @@ impl<'a> Fleet<'a> {
 
     fn start(&mut self, owner: &str, url: Option<&Secret>, flags: &[&str]) -> io::Result<()> {
         let Timing { lease, renew_interval, retry_interval, stop_grace, .. } = self.setting.timing;
-        let log = File::create(self.log(owner))?;
+        let log = File::create(self.file(owner, "log"))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0(programs::CANDIDATE_NAME).args(["-v", "--owner", owner]);
         for (flag, duration) in [
@@ -109,7 +109,7 @@ impl<'a> Fleet<'a> {
         // The configuration of real shards must not affect the test.
         command.env("LEADERRUN_CONFIG", "/dev/null");
         command.env(programs::PARENT_VARIABLE, std::process::id().to_string());
-        command.env(programs::CLOCK_VARIABLE, self.clock_file(owner));
+        command.env(programs::CLOCK_VARIABLE, self.file(owner, "clock"));
         // In its own process group, so that Ctrl-C reaches only us, and we end it in order.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
         let pid = i32::try_from(command.spawn()?.id()).map_err(io::Error::other)?;
@@ -117,18 +117,14 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    fn log(&self, owner: &str) -> PathBuf {
-        self.scratch.join(format!("{owner}.log"))
-    }
-
-    fn clock_file(&self, owner: &str) -> PathBuf {
-        self.scratch.join(format!("{owner}.clock"))
+    fn file(&self, owner: &str, what: &str) -> PathBuf {
+        self.scratch.join(format!("{owner}.{what}"))
     }
 
     pub fn set_wall_clock(&self, owner: &str, seconds: i64) -> io::Result<()> {
         let beside = self.scratch.join("clock.new");
         fs::write(&beside, seconds.to_string())?;
-        fs::rename(beside, self.clock_file(owner))
+        fs::rename(beside, self.file(owner, "clock"))
     }
 
     pub fn set(&self, owner: &str, fault: NetworkFault) {
@@ -260,7 +256,7 @@ impl<'a> Fleet<'a> {
     pub fn log_ends(&self) -> Vec<String> {
         let mut ends = Vec::new();
         for index in 1..=CANDIDATES {
-            let log = fs::read_to_string(self.log(&owner(index))).unwrap_or_default();
+            let log = fs::read_to_string(self.file(&owner(index), "log")).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
             ends.extend(last.iter().map(|line| format!("candidate {index}: {line}")));

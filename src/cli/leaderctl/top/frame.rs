@@ -7,7 +7,8 @@ use super::super::shard_notes::note;
 use super::super::timeline::{LEGEND, as_text, stretches};
 use crate::time::rfc3339_seconds;
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::Constraint::{Fill, Length};
+use ratatui::layout::Layout;
 use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
@@ -51,7 +52,7 @@ impl View {
     }
 
     pub fn draw(&mut self, frame: &mut Frame<'_>, snapshot: &Snapshot) {
-        let layout = Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]);
+        let layout = Layout::vertical([Length(1), Fill(1), Length(1)]);
         let [above, middle, below] = layout.areas(frame.area());
         let is_meant = |(shard, seen): &(&Shard, &Seen)| seen.is_called(shard, &self.search);
         let mut found: Vec<_> = snapshot.shards.iter().filter(is_meant).collect();
@@ -118,15 +119,7 @@ fn head(snapshot: &Snapshot) -> Line<'static> {
 fn table(found: &[(&Shard, &Seen)]) -> Table<'static> {
     let names = Row::new(["STATE", "SHARD", "LEADER", "HOST", "SINCE", "STANDBYS", "NOTE"]).dim();
     let rows = found.iter().map(|(shard, seen)| Row::new(cells(shard, seen)).style(style(seen.condition())));
-    let widths = [
-        Constraint::Length(10),
-        Constraint::Fill(4),
-        Constraint::Fill(3),
-        Constraint::Fill(2),
-        Constraint::Length(5),
-        Constraint::Length(8),
-        Constraint::Fill(4),
-    ];
+    let widths = [Length(10), Fill(4), Fill(3), Fill(2), Length(5), Length(8), Fill(4)];
     Table::new(rows, widths).header(names).column_spacing(2).row_highlight_style(Style::new().reversed())
 }
 
