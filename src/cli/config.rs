@@ -117,9 +117,8 @@ fn settings(entries: &[Entry<'_>], known: &Command) -> Result<Settings, Wrong> {
     let mut settings = Settings::default();
     for (key, value) in entries {
         let name = key.get_ref().as_ref();
-        let Some(arg) = keys(known).find(|arg| arg.get_long() == Some(name)) else {
-            return Err((Some(key.span()), unknown(name, known)));
-        };
+        let arg = keys(known).find(|arg| arg.get_long() == Some(name));
+        let arg = arg.ok_or_else(|| (Some(key.span()), unknown(name, known)))?;
         let text = text_of(arg, value.get_ref()).and_then(|text| {
             let text = checked(arg, OsStr::new(&text))?;
             refuse_secret(arg, &text, "it").map(|()| text)

@@ -94,8 +94,11 @@ fn a_crashed_leader_keeps_its_shard_until_its_lease_has_ended(mut place: Place) 
 fn a_lease_that_was_taken_away_keeps_its_shard_until_its_tree_is_dead(mut place: Place) {
     place.launch("c0", &[]);
     let leader = place.fleet.leader();
+    wait_until("it is written down", || !place.ask(&["history", "shard"]).out.is_empty());
     place.fleet.signal("c0", Signal::SIGSTOP);
     place.order(&["revoke", "--force", "--term", &leader.term.to_string(), "shard"]);
+    let history = place.order(&["history", "shard"]);
+    assert!(history.contains(" to ?: term ") && history.contains("; an operator revoked the lease, by "), "{history}");
     // It is no leader, but what it runs is not over.
     place.ask(&["wait", "shard", "--timeout", "1s"]).refused(75, "leaderctl: shard: still nobody leads after 1s");
     let why = place.order(&["why", "shard"]);

@@ -325,9 +325,7 @@ impl<'a> Fleet<'a> {
             }
         }
         let operator = Operator { client, shard: &next.shard, json: false };
-        let Some(holder) = operator.inspect().await?.holder else {
-            return Err(changed(&next.shard, "its leader has ended"));
-        };
+        let holder = operator.inspect().await?.holder.ok_or_else(|| changed(&next.shard, "its leader has ended"))?;
         if planned.clone().all(|led| (&led.shard, led.term) != (&next.shard, holder.term)) {
             return Err(changed(&next.shard, "its term has changed"));
         }

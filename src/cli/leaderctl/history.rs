@@ -115,18 +115,3 @@ pub fn cause_in_words(entry: &Entry) -> String {
     });
     cause.unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_history_tells_who_revoked_the_lease_of_a_leader_that_says_no_more() {
-        let mut entry = Entry::example(1);
-        assert!(as_text(&entry, ended(&entry, None)).ends_with(UNTOLD));
-        entry.ordered = Some(Ordered::now(history::REVOKE, None, None));
-        let told = as_text(&entry, ended(&entry, None));
-        let by = &entry.cause().unwrap().by;
-        assert!(told.contains(" to ?: term 1, ") && told.ends_with(&format!("{REVOKED}, by {by}")), "{told}");
-    }
-}

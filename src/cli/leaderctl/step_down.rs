@@ -137,9 +137,8 @@ pub enum Progress {
 
 impl Handover<'_> {
     pub async fn order(&self, operator: &Operator<'_>, holder: &Holder) -> Answer<Progress> {
-        let (term, session) = match (&holder.term, &holder.session) {
-            (Some(term), Some(session)) => (*term, session.clone()),
-            _ => return Ok(Progress::Refused(takes_no_orders(holder))),
+        let Some((term, session)) = holder.term.zip(holder.session.clone()) else {
+            return Ok(Progress::Refused(takes_no_orders(holder)));
         };
         if let Some(to) = self.to.filter(|to| is_called(holder, to)) {
             return Ok(Progress::Refused(format!("{holder} already leads on \"{to}\": name another owner or host")));

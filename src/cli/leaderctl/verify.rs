@@ -39,16 +39,14 @@ impl VerifyFlags {
     pub fn question(&self) -> Result<Question, String> {
         let own = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let own_shard = own("LEADERRUN_SHARD").map(|name| Shard::from_str(&name)).transpose()?;
-        let Some(shard) = self.shard.clone().or_else(|| own_shard.clone()) else {
-            return Err("no SHARD: name one, as this does not run under leaderrun".to_owned());
-        };
+        let shard = self.shard.clone().or_else(|| own_shard.clone());
+        let shard = shard.ok_or("no SHARD: name one, as this does not run under leaderrun")?;
         let own_term = own("LEADERRUN_TERM").filter(|_| own_shard.as_ref() == Some(&shard));
         let own_term = own_term
             .map(|term| term.parse::<u64>().map_err(|_| "LEADERRUN_TERM is not a number: unset it, or give --term"))
             .transpose()?;
-        let Some(term) = self.term.or(own_term) else {
-            return Err(format!("--term is missing: give the term of {shard} that must lead"));
-        };
+        let missing = || format!("--term is missing: give the term of {shard} that must lead");
+        let term = self.term.or(own_term).ok_or_else(missing)?;
         let variable = query_socket::KEY_VARIABLE;
         let unreadable = || format!("{variable} is not the value that leaderrun set: leave it as it is, or unset it");
         let key = own(variable).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;

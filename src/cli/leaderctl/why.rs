@@ -266,9 +266,7 @@ fn led(holder: &Holder, slot: Option<&Shard>) -> String {
     let slot = slot.map(|slot| format!(" {slot}")).unwrap_or_default();
     let on = holder.host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
     let since = holder.since_millis.map(|since| format!(" since {}", rfc3339(since))).unwrap_or_default();
-    let until = match holder.expires_in {
-        Some(left) => format!(", with {} to go unless it renews", show(left)),
-        None => String::new(),
-    };
+    let until = holder.expires_in.map(|left| format!(", with {} to go unless it renews", show(left)));
+    let until = until.unwrap_or_default();
     format!("{holder} leads{slot}{on}{since}{until}")
 }
