@@ -8,7 +8,7 @@ mod start;
 
 pub use start::{
     Birth, Companion, Listens, NO_PROCESS, Namespaces, Scheduling, SingleThread, Started, exit_at_once, listens,
-    refused, set_nice, share_in_short_slices, start,
+    may_fork, refused, set_nice, share_in_short_slices, start,
 };
 
 use nix::errno::Errno;
@@ -132,12 +132,13 @@ pub fn end_by(signal: Signal, group: Option<Pid>) {
 
 /// A process, so that a signal cannot reach another one that got its number.
 ///
-/// Without pidfd_open(2) the kernel cannot keep a process and its number together. Then a caller that looks at the
-/// process after it has pinned it makes a mistake only if the number changes hands between that look and the signal.
+/// Without pidfd_open(2) and pidfd_send_signal(2) the kernel cannot keep a process and its number together. Then a
+/// caller that looks at the process after it has pinned it makes a mistake only if the number changes hands between that
+/// look and the signal.
 #[derive(Debug)]
-pub enum Pinned {
-    Descriptor(OwnedFd),
-    Number(Pid),
+pub struct Pinned {
+    pub pid: Pid,
+    pidfd: Option<OwnedFd>,
 }
 
 impl Pinned {
@@ -145,21 +146,23 @@ impl Pinned {
         // SAFETY: pidfd_open(2) takes two integers and returns a descriptor that nothing else owns, or -1.
         match unsafe { new_descriptor(libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0)) } {
             // A filter of system calls from a time before this one.
-            Err(Errno::ENOSYS | Errno::EPERM) => Ok(Self::Number(pid)),
-            pidfd => Ok(Self::Descriptor(pidfd?)),
+            Err(Errno::ENOSYS | Errno::EPERM) => Ok(Self { pid, pidfd: None }),
+            pidfd => Ok(Self { pid, pidfd: Some(pidfd?) }),
         }
     }
 
     /// ESRCH if it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        let pidfd = match self {
-            Self::Descriptor(pidfd) => pidfd.as_raw_fd(),
-            Self::Number(pid) => return Ok(nix::sys::signal::kill(*pid, signal)?),
-        };
-        let no_info = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
-        Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as i32, no_info, 0) })?;
-        Ok(())
+        if let Some(pidfd) = self.pidfd.as_ref().map(AsRawFd::as_raw_fd) {
+            let no_info = std::ptr::null::<libc::siginfo_t>();
+            // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
+            let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as i32, no_info, 0) };
+            match Errno::result(sent) {
+                Err(Errno::ENOSYS | Errno::EPERM) => {}
+                sent => return Ok(sent.map(drop)?),
+            }
+        }
+        Ok(nix::sys::signal::kill(self.pid, signal)?)
     }
 }
 
@@ -447,7 +450,7 @@ mod tests {
         for number_alone in [false, true] {
             let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
             let pid = Pid::from_raw(child.id().cast_signed());
-            let pinned = if number_alone { Pinned::Number(pid) } else { Pinned::new(pid).unwrap() };
+            let pinned = if number_alone { Pinned { pid, pidfd: None } } else { Pinned::new(pid).unwrap() };
             pinned.signal(Signal::SIGTERM).unwrap();
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
             assert_eq!(Pinned::new(pid).unwrap_err().raw_os_error(), Some(libc::ESRCH));

@@ -70,6 +70,7 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(format!("no SHARD before '--': write {}", options::FORM)));
     }
     flags.refuse_useless(matches).map_err(Failure::usage)?;
+    limits::check_scheduling().map_err(|why| Failure::of(exit::CONFIGURATION, why))?;
     guard::calls::check().map_err(Failure::of_os)?;
     let invocation = flags.invocation(matches).map_err(Failure::usage)?;
     let mut containment = Containment::find(flags.advanced.contain).map_err(Failure::of_os)?;

@@ -231,7 +231,7 @@ impl Leaf {
         const BATCH: usize = 32;
         let mut seen = 0;
         loop {
-            let mut pinned: [Option<(i32, Pinned)>; BATCH] = Default::default();
+            let mut pinned: [Option<Pinned>; BATCH] = Default::default();
             let mut count = 0;
             let from = seen;
             self.each_member(|at, pid| {
@@ -239,7 +239,7 @@ impl Leaf {
                     seen = at + 1;
                     // 0 is a process of another PID namespace.
                     if pid > 0 && is_meant(Pid::from_raw(pid)) {
-                        pinned[count] = Pinned::new(Pid::from_raw(pid)).ok().map(|process| (pid, process));
+                        pinned[count] = Pinned::new(Pid::from_raw(pid)).ok();
                         count += 1;
                     }
                 }
@@ -248,10 +248,8 @@ impl Leaf {
                 return;
             }
             self.each_member(|_, listed| {
-                for (pid, process) in pinned.iter().flatten() {
-                    if *pid == listed {
-                        let _ = process.signal(signal);
-                    }
+                for process in pinned.iter().flatten().filter(|process| process.pid.as_raw() == listed) {
+                    let _ = process.signal(signal);
                 }
             });
         }

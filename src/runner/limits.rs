@@ -4,7 +4,7 @@
 //! lease may be held. So leaderrun takes and gives back everything that a candidate needs before it asks the store for
 //! anything.
 
-use crate::sys::KillTimer;
+use crate::sys::{self, KillTimer};
 use nix::sys::resource::{Resource, getrlimit};
 use std::hint::black_box;
 use std::io;
@@ -55,6 +55,13 @@ pub fn check_files() -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Checks that the kernel lets this process start others.
+pub fn check_scheduling() -> Result<(), String> {
+    let refused = "the kernel lets no process with SCHED_DEADLINE start another: start leaderrun without it, and COMMAND \
+                   by chrt";
+    if sys::may_fork() { Ok(()) } else { Err(refused.to_owned()) }
 }
 
 /// Checks that the kernel gives a timer: it kills a guard that is frozen together with all that would kill it.

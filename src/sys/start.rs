@@ -180,6 +180,11 @@ fn scheduling() -> io::Result<(i32, i32, i32)> {
     Ok((i32::try_from(policy).expect("policies are small numbers"), parameter.sched_priority, nice))
 }
 
+/// False if the kernel lets this process start no other: it has a deadline (sched(7)), which no child may inherit.
+pub fn may_fork() -> bool {
+    scheduling().map_or(true, |(policy, _, _)| policy != libc::SCHED_DEADLINE)
+}
+
 const THIS_THREAD: Pid = Pid::from_raw(0);
 
 fn set_scheduler(process: Pid, policy: i32, priority: i32) -> io::Result<()> {
@@ -242,10 +247,7 @@ const LISTEN: [&str; 2] = ["LISTEN_PID", "LISTEN_PIDFDID"];
 
 /// What those variables must hold to name this process.
 fn own_names() -> [Option<String>; 2] {
-    let pidfd = match super::Pinned::new(getpid()) {
-        Ok(super::Pinned::Descriptor(pidfd)) => nix::sys::stat::fstat(&pidfd).ok(),
-        Ok(super::Pinned::Number(_)) | Err(_) => None,
-    };
+    let pidfd = super::Pinned::new(getpid()).ok().and_then(|own| nix::sys::stat::fstat(own.pidfd?).ok());
     [Some(getpid().to_string()), pidfd.map(|pidfd| pidfd.st_ino.to_string())]
 }
 

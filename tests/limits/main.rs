@@ -353,15 +353,17 @@ const FILTER: &str = r#"
     exec @program or die "exec: $!";
 "#;
 
-fn without(calls: &[i64]) -> Said {
+fn without(calls: &[i64], words: &[&str]) -> Said {
     let scratch = TempDir::new().unwrap();
     let numbers: Vec<String> = calls.iter().map(ToString::to_string).collect();
     let filter = FILTER.replace("SYS_PRCTL", &libc::SYS_prctl.to_string());
     let mut command = Command::new("timeout");
     command.args(["60", "perl", "-e", &filter, &libc::EPERM.to_string(), &numbers.join(",")]);
-    command.arg(env!("CARGO_BIN_EXE_leaderrun")).args(["-q", "--store", &store(&scratch), "s", "--", "echo", "led"]);
+    command.arg(env!("CARGO_BIN_EXE_leaderrun")).args(["-q", "--store", &store(&scratch)]).args(words);
     command.env("LEADERRUN_CONFIG", "/dev/null").said()
 }
+
+const LEADS: [&str; 4] = ["s", "--", "echo", "led"];
 
 #[test]
 fn a_system_call_that_is_denied_is_named_once_before_anything_is_acquired() {
@@ -391,7 +393,7 @@ fn a_system_call_that_is_denied_is_named_once_before_anything_is_acquired() {
         ("prctl", libc::SYS_prctl),
         ("prlimit64", libc::SYS_prlimit64),
     ] {
-        without(&[number]).refused(71, &format!("leaderrun: the system call {name} is denied ("));
+        without(&[number], &LEADS).refused(71, &format!("leaderrun: the system call {name} is denied ("));
     }
 }
 
@@ -414,8 +416,31 @@ fn what_else_a_filter_may_deny_does_not_matter() {
         libc::SYS_rseq,
     ];
     for each in calls.iter().map(std::slice::from_ref).chain([&calls[..]]) {
-        assert_eq!(without(each).good(), "led\n", "{each:?}");
+        assert_eq!(without(each, &LEADS).good(), "led\n", "{each:?}");
     }
+}
+
+/// The stop signal, in a session of its own below a COMMAND that waits for it.
+#[test]
+fn a_process_that_a_filter_lets_us_pin_and_not_signal_gets_its_signals() {
+    let script =
+        r#"trap : TERM; setsid sh -c 'trap "echo asked; exit" TERM; while :; do sleep 0.02; done' & wait; wait"#;
+    let command = ["--contain", "walk", "--max-run", "2s", "--kill-after", "3s", "s", "-c", script];
+    assert_eq!(without(&[libc::SYS_pidfd_send_signal], &command).ended(124).out, "asked\n");
+}
+
+#[test]
+fn a_process_with_a_deadline_can_start_no_other_and_is_told_so() {
+    let mut command = Command::new("chrt");
+    command.args([
+        "--deadline",
+        "--sched-runtime=1000000",
+        "--sched-deadline=10000000",
+        "--sched-period=10000000",
+        "0",
+    ]);
+    command.arg(env!("CARGO_BIN_EXE_leaderrun")).args(["-q", "--store", "file:/nowhere"]).args(LEADS);
+    command.env("LEADERRUN_CONFIG", "/dev/null").said().refused(78, "no process with SCHED_DEADLINE");
 }
 
 fn leaderrun_by(words: &[&str]) -> Command {
