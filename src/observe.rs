@@ -21,8 +21,8 @@ pub trait Observer {
     /// COMMAND is about to start under a lease of `shard`: the candidate's shard, or one of its slots.
     fn began(&mut self, _shard: &Shard, _term: Term, _deadline: Deadline) {}
 
-    /// Its backstop and its guard run, as these processes.
-    fn guarded(&mut self, _backstop: i32, _guard: i32) {}
+    /// Its backstop and its guard run, as these processes. None: the guard is gone, or is being killed.
+    fn guarded(&mut self, _helpers: Option<[i32; 2]>) {}
 
     /// Sees an event before the election does.
     fn saw(&mut self, _event: &Event) {}

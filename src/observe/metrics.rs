@@ -220,6 +220,12 @@ impl Observer for Arc<Metrics> {
         known.leadership = Some(Leadership { term, deadline, run: Run::Starting, shard: shard.clone(), again });
     }
 
+    fn guarded(&mut self, helpers: Option<[i32; 2]>) {
+        if helpers.is_none() {
+            self.over(Run::Over);
+        }
+    }
+
     fn saw(&mut self, event: &Event) {
         Metrics::saw(self, BootInstant::now(), event);
     }

@@ -185,9 +185,10 @@ impl Observer for QuerySocket {
         self.leadership = Some(Leadership { shard: shard.clone(), term, deadline, lost: false, helpers: None });
     }
 
-    fn guarded(&mut self, backstop: i32, guard: i32) {
+    fn guarded(&mut self, helpers: Option<[i32; 2]>) {
         if let Some(leadership) = &mut self.leadership {
-            leadership.helpers = Some([backstop, guard]);
+            leadership.helpers = helpers;
+            leadership.lost |= helpers.is_none();
         }
     }
 

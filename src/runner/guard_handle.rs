@@ -73,11 +73,8 @@ pub struct GuardHandle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardEvent {
     Tree(TreeEvent),
-    /// Backstop and guard run, as these processes.
-    Guarded {
-        backstop: i32,
-        guard: i32,
-    },
+    /// Backstop and guard run, as these processes. None: the guard is gone, or we kill the tree ourselves.
+    Guarded(Option<[i32; 2]>),
     Report(Report),
     /// The worst lateness of guard and backstop has changed to this.
     Late(Duration),
@@ -179,6 +176,7 @@ impl GuardHandle {
             self.seized = true;
             // A guard that works kills with us, and goes on if we are killed.
             self.order(Order::Kill);
+            self.events.push_back(GuardEvent::Guarded(None));
         }
     }
 
@@ -273,6 +271,7 @@ impl GuardHandle {
                         self.closed[who] = true;
                         if who == GUARD {
                             self.guard_pid = None;
+                            self.events.push_back(GuardEvent::Guarded(None));
                             self.guard_missed_at = Some(Instant::now() + GUARD_PATIENCE);
                         }
                     }
@@ -308,7 +307,7 @@ impl GuardHandle {
             Report::Guarded { pid } => {
                 self.guard_pid = Some(Pid::from_raw(pid));
                 if let Some(backstop) = self.backstop_pid {
-                    self.events.push_back(GuardEvent::Guarded { backstop: backstop.as_raw(), guard: pid });
+                    self.events.push_back(GuardEvent::Guarded(Some([backstop.as_raw(), pid])));
                 }
                 self.guard_missed_at = self.guard_missed_at.filter(|_| self.closed[GUARD]);
             }

@@ -174,8 +174,8 @@ impl Processes {
 
     fn guard_event(&mut self, event: GuardEvent) -> Option<Event> {
         match event {
-            GuardEvent::Guarded { backstop, guard } => {
-                self.observers.tell(|observer| observer.guarded(backstop, guard));
+            GuardEvent::Guarded(helpers) => {
+                self.observers.tell(|observer| observer.guarded(helpers));
                 None
             }
             GuardEvent::Report(report) => self.reported(&report),

@@ -170,7 +170,7 @@ impl StandbyTasks {
                     tracing::debug!(pid, "started the standby command");
                 }
                 // The tasks have no terminal that could stop them, and no health checks.
-                GuardEvent::Report(_) | GuardEvent::Guarded { .. } | GuardEvent::Late(_) => {}
+                GuardEvent::Report(_) | GuardEvent::Guarded(_) | GuardEvent::Late(_) => {}
             }
         }
     }

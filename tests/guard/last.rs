@@ -69,11 +69,20 @@ fn a_candidate_killed_while_it_stands_in_for_a_frozen_guard_leaves_nobody() {
 
 #[test]
 fn a_guard_whose_backstop_is_frozen_is_missed() {
-    let mut leader = Script::start(&["--after-loss", "exit"], "setsid -f sleep 1000; echo up > $FILE; exec sleep 1000");
-    leader.wait_for("up");
+    let script = "setsid -f sleep 1000; env > $FILE; echo up >> $FILE; exec sleep 1000";
+    let mut leader = Script::start(&["--after-loss", "exit"], script);
+    leader.wait_for("\nup\n");
+    let environment = leader.file();
+    let told =
+        environment.lines().filter_map(|line| line.split_once('=')).filter(|(name, _)| name.starts_with("LEADERRUN_"));
+    let verify = || leaderctl().arg("verify").envs(told.clone()).said().code;
+    assert_eq!(verify(), 0);
     let [backstop, guard] = helpers_of(leader.child.pid());
     kill(backstop, Signal::SIGSTOP).unwrap();
     slay(guard);
+    wait_until("the guard is dead", || has_ended(guard));
+    // What is left of the tree learns at once that it does not lead any more, and not only once the candidate kills it.
+    assert!((0..3).any(|_| verify() == 79));
     // Nobody reports the end of COMMAND.
     assert_eq!(leader.status(), Some(79));
 }
