@@ -153,7 +153,8 @@ fn guard(
         hooks: plan.hooks,
         hook: None,
         checker: plan.health.map(Checker::new),
-        just_ended: None,
+        has_started: false,
+        news: None,
         hook_ended: None,
         kill: None,
         finished: false,
@@ -169,7 +170,7 @@ fn guard(
     loop {
         guard.reap();
         guard.hear_keyboard();
-        if guard.tree.is_empty() && guard.just_ended.is_none() && guard.hook_ended.is_none() {
+        if guard.tree.is_empty() && guard.news.is_none() && guard.hook_ended.is_none() {
             guard.settle_terminal();
             guard.report_kill();
             guard.take(Input::Empty);
@@ -178,7 +179,7 @@ fn guard(
             }
             continue;
         }
-        if let Some(input) = guard.just_ended.take() {
+        if let Some(input) = guard.news.take() {
             guard.take(input);
             continue;
         }
@@ -249,8 +250,10 @@ struct Guard {
     hook: Option<(Hook, Started)>,
     /// Some if COMMAND's health is checked.
     checker: Option<Checker>,
-    /// Some from the end of COMMAND until the policy knows.
-    just_ended: Option<Input>,
+    /// COMMAND has become its program.
+    has_started: bool,
+    /// Some from the beginning of COMMAND's program, or from COMMAND's end, until the policy knows.
+    news: Option<Input>,
     /// Some from the end of a hook until the policy knows.
     hook_ended: Option<HookEnd>,
     /// Some from the first kill until it is reported.
@@ -299,13 +302,18 @@ impl Guard {
         let Some(became_program) = self.starting.as_ref().and_then(Started::became_program) else { return };
         let pid = self.starting.take().expect("it was there").pid.as_raw();
         match became_program {
-            Ok(()) => self.has_started(pid),
+            Ok(true) => self.has_started(pid),
+            // Its end is about to be seen.
+            Ok(false) => {}
             Err(error) => self.command_ended(Err(error.into())),
         }
     }
 
     fn has_started(&mut self, pid: i32) {
         self.report(&Report::Started { pid });
+        self.has_started = true;
+        // `--max-run` counts from here.
+        self.news = Some(Input::CommandStarted);
         if let Some(checker) = &mut self.checker {
             checker.checks.command_started(BootInstant::now());
         }
@@ -462,11 +470,13 @@ impl Guard {
 
     fn ended(&mut self, pid: Pid, end: CommandEnd) {
         if self.init == Some(pid) {
-            // Read its last reports first. Without one about COMMAND, the init was killed, and COMMAND with it.
+            // Read its last reports first. Without one about COMMAND's end, the init was killed, and COMMAND with it.
             self.hear_init();
             self.init = None;
             if self.command.is_some() {
-                self.command_ended(Ok(CommandEnd::Signalled(libc::SIGKILL)));
+                let was_killed = self.has_started || self.policy.kills();
+                let killed = was_killed.then_some(CommandEnd::Signalled(libc::SIGKILL));
+                self.command_ended(killed.ok_or(StartError(sys::NO_PROCESS)));
             }
         } else if self.command == Some(pid) {
             self.hear_exec();
@@ -481,7 +491,7 @@ impl Guard {
     }
 
     fn command_ended(&mut self, end: Result<CommandEnd, StartError>) {
-        self.just_ended = Some(match end {
+        self.news = Some(match end {
             Ok(end) => {
                 self.report(&Report::Tree(TreeEvent::Ended(end)));
                 Input::CommandEnded

@@ -258,6 +258,58 @@ fn a_command_that_runs_for_too_long_ends_with_124_whether_it_obeys_or_not() {
     assert_eq!(run.status(), Some(7));
 }
 
+/// A script that the kernel does not execute for so many seconds, unless what holds it is dropped.
+fn busy_program(scratch: &TempDir, script: &str, seconds: u32) -> (PathBuf, Process) {
+    let program = scratch.path().join("program");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    // A lease on the file (F_SETLEASE, fcntl(2)), which nobody else has open then.
+    let hold = r#"open my $file, "<", $ARGV[0]; $SIG{IO} = "IGNORE"; $| = 1;
+                  select undef, undef, undef, 0.01 until fcntl $file, 1024, 1;
+                  print "held\n"; select undef, undef, undef, $ARGV[1]"#;
+    let mut holder = Command::new("perl");
+    holder.args(["-e", hold]).arg(&program).arg(seconds.to_string()).stdout(Stdio::piped());
+    let mut holder = Process::start(&mut holder);
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    (program, holder)
+}
+
+fn leader_of(scratch: &TempDir, flags: &[&str], program: &Path) -> Command {
+    let mut command = leaderrun();
+    command.args(["-n", "--store", &format!("file:{}", scratch.path().join("store").display())]);
+    command.args(flags).args(["shard", "--"]).arg(program);
+    command
+}
+
+#[test]
+fn the_run_of_a_command_begins_when_the_kernel_has_executed_it() {
+    let scratch = TempDir::new().unwrap();
+    let (program, _holder) = busy_program(&scratch, "sleep 3; exit 7", 4);
+    leader_of(&scratch, &["--max-run", "6s"], &program).said().ended(7);
+}
+
+/// COMMAND itself, or the init of its namespace.
+#[test]
+fn what_was_killed_before_the_kernel_had_executed_it_was_not_started() {
+    for (contain, status) in [("walk", 137), ("pidns", 71)] {
+        let scratch = TempDir::new().unwrap();
+        let (program, _holder) = busy_program(&scratch, "", 40);
+        let mut leader = leader_of(&scratch, &["-v", "--contain", contain], &program);
+        let mut leader = Process::start(leader.stderr(Stdio::piped()));
+        let first = |pid: i32| children_of(pid).first().copied();
+        let mut started = None;
+        wait_until("the guard has a child", || {
+            started = first(leader.pid().as_raw()).and_then(first).and_then(first);
+            started.is_some()
+        });
+        slay(Pid::from_raw(started.unwrap()));
+        assert_eq!(leader.ends().code(), Some(status));
+        let mut said = String::new();
+        leader.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!said.contains("started the command"), "{said}");
+    }
+}
+
 #[test]
 fn a_stopped_command_can_obey() {
     let mut run = Script::start(&[], "trap 'exit 6' TERM; echo $$ > $FILE; while :; do sleep 0.02; done");

@@ -63,7 +63,7 @@ pub(super) fn shell(text: &[u8], told: impl IntoIterator<Item = (&'static str, S
 pub(super) fn how_it_ended(started: &Started, end: CommandEnd) -> HookEnd {
     match started.became_program() {
         Some(Err(error)) => HookEnd::NotStarted(error.into()),
-        Some(Ok(())) | None => end.into(),
+        Some(Ok(_)) | None => end.into(),
     }
 }
 

@@ -149,7 +149,8 @@ impl Init {
         let Some(became_program) = self.starting.as_ref().and_then(Started::became_program) else { return };
         let pid = self.starting.take().expect("it was there").pid.as_raw();
         match became_program {
-            Ok(()) => self.line.report(&Report::Started { pid }),
+            Ok(true) => self.line.report(&Report::Started { pid }),
+            Ok(false) => {}
             Err(error) => self.ended(TreeEvent::NotStarted(error.into())),
         }
     }

@@ -271,7 +271,7 @@ impl Policy {
         let mut effects = Effects::default();
         // Among the orders that a late guard finds there may be an extension that was sent in time: that it was late
         // must not end a leadership. So until it has read them all, only the kill that the lease itself demands is due.
-        let has_read = !matches!(input, Input::Order(_));
+        let has_read = !matches!(input, Input::Order(_) | Input::CommandStarted);
         self.pass_deadline(now, has_read, &mut effects);
         match input {
             Input::Order(Order::Extend(deadline)) => {

@@ -292,12 +292,13 @@ pub struct Started {
 }
 
 impl Started {
-    /// Whether exec(2) has succeeded: None if that is not known yet. An error is told once. A process that was killed
-    /// before counts as a program that ended at once.
-    pub fn became_program(&self) -> Option<io::Result<()>> {
+    /// Whether exec(2) has succeeded: None if that is not known yet, false if the process was killed before. An error is
+    /// told once. A process that was reaped before this counts as a program that ended at once.
+    pub fn became_program(&self) -> Option<io::Result<bool>> {
         let mut number = [0; 4];
         match (&self.exec).read(&mut number) {
-            Ok(0) => Some(Ok(())),
+            // This is refused for a child that has become another program, and otherwise changes nothing.
+            Ok(0) => Some(Ok(nix::unistd::setpgid(self.pid, self.pid).is_err())),
             Ok(_) => Some(Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))),
             Err(_) => None,
         }
@@ -399,7 +400,7 @@ pub fn exit_at_once(status: u8) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
     use std::ffi::OsStr;
 
     #[test]
@@ -488,6 +489,11 @@ mod tests {
         }
         let started = start(program.to_str().unwrap(), &[], None, Duration::MAX);
         assert!(started.became_program().is_none(), "the kernel still looks for it");
+        let killed = start(program.to_str().unwrap(), &[], None, Duration::MAX);
+        nix::sys::signal::kill(killed.pid, Signal::SIGKILL).unwrap();
+        waitid(Id::Pid(killed.pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        assert!(matches!(killed.became_program(), Some(Ok(false))));
+        waitpid(killed.pid, None).unwrap();
         lease(&file, libc::F_UNLCK).unwrap();
         assert_eq!(waitpid(started.pid, None), Ok(WaitStatus::Exited(started.pid, exit::NOT_FOUND.into())));
         let error = started.became_program().and_then(Result::err);
