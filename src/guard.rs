@@ -68,7 +68,7 @@ use priority::Priority;
 use sampler::Sampler;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -394,13 +394,13 @@ impl Guard {
                     if signal == libc::SIGQUIT && self.terminal.is_some() {
                         self.interrupted(Interrupt { signal, command_alone: false }, now);
                     }
-                    self.signal_command(signal);
+                    self.pass_on(Order::Signal(signal));
                 }
                 Effect::Continue => {
                     if let Some(terminal) = &mut self.terminal {
                         terminal.lend_again();
                     }
-                    self.continue_command();
+                    self.pass_on(Order::Continue);
                 }
             }
         }
@@ -438,18 +438,11 @@ impl Guard {
         }
     }
 
-    fn signal_command(&self, signal: i32) {
-        if let Some(line) = &self.inits_line {
-            line.order(Order::Signal(signal));
-        } else if let (Some(command), Ok(signal)) = (self.group(), Signal::try_from(signal)) {
-            let _ = nix::sys::signal::kill(command, signal);
-        }
-    }
-
-    fn continue_command(&self) {
+    /// Has COMMAND's parent do what an order says of COMMAND alone.
+    fn pass_on(&self, order: Order) {
         match &self.inits_line {
-            Some(line) => line.order(Order::Continue),
-            None => self.signal_group(Signal::SIGCONT),
+            Some(line) => line.order(order),
+            None => self.group().into_iter().for_each(|command| init::pass_on(order, command)),
         }
     }
 
@@ -525,7 +518,7 @@ impl Guard {
     /// Reads what the init of COMMAND's PID namespace reports.
     fn hear_init(&mut self) {
         while let Some((init, line)) = self.init.zip(self.inits_line.as_ref()) {
-            match line.hear_report() {
+            match line.hear() {
                 Heard::Message(Report::Started { .. }, _) => {
                     // Where /proc does not show COMMAND, report its init instead.
                     let command = self.tree.child_of(init).unwrap_or(init);
@@ -545,7 +538,7 @@ impl Guard {
     }
 
     fn hear(&mut self) -> Option<Input> {
-        match self.line.as_ref()?.hear_order() {
+        match self.line.as_ref()?.hear() {
             Heard::Message(order, sent_at) => {
                 if let Some(sampler) = &mut self.sampler {
                     sampler.heard(sent_at);
@@ -565,14 +558,4 @@ impl Guard {
             line.report(report);
         }
     }
-}
-
-/// Takes over the descriptors whose numbers are in the arguments of a respawned process.
-fn adopt_all(numbers: impl Iterator<Item = OsString>) -> io::Result<Vec<OwnedFd>> {
-    numbers
-        .map(|number| {
-            let number = number.to_str().and_then(|number| number.parse().ok());
-            sys::adopt(number.ok_or_else(|| io::Error::other("not a descriptor"))?)
-        })
-        .collect()
 }

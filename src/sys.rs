@@ -439,21 +439,3 @@ pub fn write_now(file: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
         unsafe { libc::syscall(libc::SYS_pwritev2, file, &raw const part, 1, -1_i64, -1_i64, libc::RWF_NOWAIT) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::process::ExitStatusExt;
-
-    #[test]
-    fn a_pinned_process_gets_the_signal_under_an_old_filter_too() {
-        for number_alone in [false, true] {
-            let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-            let pid = Pid::from_raw(child.id().cast_signed());
-            let pinned = if number_alone { Pinned { pid, pidfd: None } } else { Pinned::new(pid).unwrap() };
-            pinned.signal(Signal::SIGTERM).unwrap();
-            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
-            assert_eq!(Pinned::new(pid).unwrap_err().raw_os_error(), Some(libc::ESRCH));
-        }
-    }
-}

@@ -288,10 +288,12 @@ fn the_run_of_a_command_begins_when_the_kernel_has_executed_it() {
     leader_of(&scratch, &["--max-run", "6s"], &program).said().ended(7);
 }
 
-/// COMMAND itself, or the init of its namespace.
+/// COMMAND itself is killed, or the init of its namespace; or a guard that hears and passes on while the kernel executes.
 #[test]
 fn what_was_killed_before_the_kernel_had_executed_it_was_not_started() {
-    for (contain, status) in [("walk", 137), ("pidns", 71)] {
+    for (contain, kills, status) in
+        [("walk", true, 137), ("pidns", true, 71), ("walk", false, 143), ("pidns", false, 143)]
+    {
         let scratch = TempDir::new().unwrap();
         let (program, _holder) = busy_program(&scratch, "", 40);
         let mut leader = leader_of(&scratch, &["-v", "--contain", contain], &program);
@@ -302,7 +304,11 @@ fn what_was_killed_before_the_kernel_had_executed_it_was_not_started() {
             started = first(leader.pid().as_raw()).and_then(first).and_then(first);
             started.is_some()
         });
-        slay(Pid::from_raw(started.unwrap()));
+        if kills {
+            slay(Pid::from_raw(started.unwrap()));
+        } else {
+            leader.signal(Signal::SIGTERM);
+        }
         assert_eq!(leader.ends().code(), Some(status));
         let mut said = String::new();
         leader.stderr.take().unwrap().read_to_string(&mut said).unwrap();

@@ -16,7 +16,7 @@ use super::tree::Tree;
 use super::walk::Walk;
 use super::watch::Watch;
 use super::wire::{Heard, Limit, Line, Report};
-use super::{GuardSpec, adopt_all, guard, priority};
+use super::{GuardSpec, guard, priority};
 use crate::election::{StartError, TreeEvent};
 use crate::store::anchor;
 use crate::sys::{self, ChildState, SingleThread};
@@ -36,42 +36,32 @@ use std::time::Duration;
 /// How long after the time for a stop the backstop waits for a guard whose candidate is gone.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the candidate hands down.
-struct Inherited {
-    spec: GuardSpec,
-    guards_line: Line,
-    line: Line,
-    latest: Limit,
-    leaf: Option<(CString, File)>,
-    /// They must stay open while the tree lives.
-    lease_files: Vec<OwnedFd>,
+/// Takes over a descriptor by its number.
+fn adopt(number: Option<OsString>) -> io::Result<OwnedFd> {
+    let number = number.and_then(|number| number.to_str()?.parse().ok());
+    sys::adopt(number.ok_or_else(|| io::Error::other("a descriptor is missing"))?)
 }
 
-impl Inherited {
-    /// `arguments` are descriptor numbers, in the order of the fields.
-    fn adopt(arguments: impl Iterator<Item = OsString>) -> io::Result<Self> {
-        let mut descriptors = adopt_all(arguments)?.into_iter();
-        let mut next = || descriptors.next().ok_or_else(|| io::Error::other("a descriptor is missing"));
-        let spec: GuardSpec = serde_json::from_str(&io::read_to_string(File::from(next()?))?)?;
-        let guards_line = Line::adopt(next()?);
-        let line = Line::adopt(next()?);
-        let latest = Limit::adopt(next()?);
-        let leaf = match spec.leaf.clone() {
-            Some(name) => Some((CString::new(name)?, File::from(next()?))),
-            None => None,
-        };
-        Ok(Self { spec, guards_line, line, latest, leaf, lease_files: descriptors.collect() })
-    }
-}
-
-/// Runs the backstop, and forks the guard.
-pub fn run(arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
+/// Runs the backstop, and forks the guard. `arguments` are the numbers of what the candidate hands down.
+pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let mut mask = SigSet::empty();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), Some(&mut mask))?;
     // If SIGCHLD were ignored, the kernel would reap children before this process could.
     sys::default_action(Signal::SIGCHLD);
-    let Inherited { spec, guards_line, line, latest, leaf, lease_files } = Inherited::adopt(arguments)
-        .map_err(|error| io::Error::other(format!("{error}: only leaderrun starts this program")))?;
+    let mut inherit = || -> io::Result<_> {
+        let spec: GuardSpec = serde_json::from_str(&io::read_to_string(File::from(adopt(arguments.next())?))?)?;
+        let [guards_line, line] = [Line(adopt(arguments.next())?), Line(adopt(arguments.next())?)];
+        let latest = Limit(adopt(arguments.next())?.into());
+        let leaf = match spec.leaf.clone() {
+            Some(name) => Some((CString::new(name)?, File::from(adopt(arguments.next())?))),
+            None => None,
+        };
+        // They must stay open while the tree lives.
+        let lease_files = arguments.by_ref().map(|number| adopt(Some(number))).collect::<io::Result<Vec<_>>>()?;
+        Ok((spec, guards_line, line, latest, leaf, lease_files))
+    };
+    let (spec, guards_line, line, latest, leaf, lease_files) =
+        inherit().map_err(|error| io::Error::other(format!("{error}: only leaderrun starts this program")))?;
     let means = spec.means;
     let prepare = || -> io::Result<_> {
         nix::sys::prctl::set_child_subreaper(true)?;
@@ -237,7 +227,7 @@ impl Backstop {
 
     fn hear(&mut self) {
         while let Some(line) = &self.line {
-            match line.hear_order() {
+            match line.hear() {
                 Heard::Message(order, sent_at) => {
                     if let Some(sampler) = &mut self.sampler {
                         sampler.heard(sent_at);

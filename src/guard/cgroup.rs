@@ -127,7 +127,7 @@ impl Cgroup {
     fn sweep(&self) -> io::Result<()> {
         let names = directories_in(&self.directory)?;
         // A leaf that has vanished or is locked is not left over from a crash.
-        let abandoned = names.into_iter().filter(|name| is_leaf(name.to_bytes())).filter_map(|name| {
+        let abandoned = names.into_iter().filter(|name| is_leaf(name)).filter_map(|name| {
             let directory = File::from(open(&self.directory, &name, OFlag::O_DIRECTORY).ok()?);
             directory.try_lock().ok()?;
             Leaf::of(name, directory).ok()
@@ -300,13 +300,9 @@ fn open(directory: impl AsFd, name: &CStr, flags: OFlag) -> io::Result<OwnedFd> 
 }
 
 /// True for `payload-PID-N`. Other programs' directories must not pass for ours.
-fn is_leaf(name: &[u8]) -> bool {
-    let numbers = name.strip_prefix(LEAF.as_bytes()).map(|numbers| numbers.split(|&byte| byte == b'-'));
-    numbers.is_some_and(|mut numbers| {
-        let mut number =
-            || numbers.next().is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit));
-        number() && number() && numbers.next().is_none()
-    })
+fn is_leaf(name: &CStr) -> bool {
+    let numbers = name.to_str().ok().and_then(|name| name.strip_prefix(LEAF)?.split_once('-'));
+    numbers.is_some_and(|(pid, count)| [pid, count].iter().all(|number| number.parse::<u32>().is_ok()))
 }
 
 /// True if systemd delegated the directory: it sets `trusted.delegate` for root, and `user.delegate`, which everybody
@@ -375,14 +371,9 @@ mod tests {
 
     #[test]
     fn only_directories_with_our_names_are_swept() {
-        for (name, ours) in [
-            ("payload-12-0", true),
-            ("payload", false),
-            ("payload-12", false),
-            ("payload-a-1", false),
-            ("payload-1-2-3", false),
-        ] {
-            assert_eq!(is_leaf(name.as_bytes()), ours, "{name}");
+        assert!(is_leaf(c"payload-12-0"));
+        for name in [c"payload", c"payload-12", c"payload-a-1", c"payload-1-2-3"] {
+            assert!(!is_leaf(name), "{name:?}");
         }
     }
 }

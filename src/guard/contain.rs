@@ -230,17 +230,13 @@ fn raises() -> bool {
 }
 
 fn find_namespaces() -> Result<Namespaces, String> {
-    let refused = |error: &io::Error| format!("--contain pidns does not work here: {error}");
-    let one = SingleThread::prove().map_err(|error| refused(&error))?;
-    match init::try_namespaces(one, Namespaces::Privileged) {
-        Ok(()) => Ok(Namespaces::Privileged),
-        Err(_) => match init::try_namespaces(one, Namespaces::WithUser) {
-            Ok(()) => Ok(Namespaces::WithUser),
-            Err(error) => {
-                Err(format!("{} (this needs root, or permission to create user namespaces)", refused(&error)))
-            }
-        },
-    }
+    let works =
+        |namespaces| SingleThread::prove().and_then(|one| init::try_namespaces(one, namespaces)).map(|()| namespaces);
+    works(Namespaces::Privileged).or_else(|_| works(Namespaces::WithUser)).map_err(|error| {
+        format!(
+            "--contain pidns does not work here: {error} (this needs root, or permission to create user namespaces)"
+        )
+    })
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub fn start(
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     let _ = nix::sys::prctl::set_name(c"lr-init");
     // The guard may have died before prctl(2) took effect. Then its end of the line is closed already.
-    if inits_line.hear_order() == Heard::Closed {
+    if inits_line.hear::<Order>() == Heard::Closed {
         sys::exit_at_once(NOT_SET_UP);
     }
     let started = set_up(namespaces, owner)
@@ -134,7 +134,7 @@ impl Init {
                 }
             }
             loop {
-                match self.line.hear_order() {
+                match self.line.hear() {
                     Heard::Message(order, _) => self.obey(order),
                     Heard::Silence => break,
                     Heard::Closed => return,
@@ -179,26 +179,25 @@ impl Init {
     }
 
     fn obey(&self, order: Order) {
-        match order {
-            Order::Signal(signal) => {
-                if let (Some(command), Ok(signal)) = (self.command, Signal::try_from(signal)) {
-                    let _ = kill(command, signal);
-                }
+        if let Order::Stop { .. } = order {
+            // kill(2): -1 is every process of the namespace but this one. SIGCONT follows because a stopped process
+            // cannot obey.
+            for signal in [self.stop_signal, Signal::SIGCONT] {
+                let _ = kill(Pid::from_raw(-1), signal);
             }
-            Order::Continue => {
-                if let Some(command) = self.command {
-                    let _ = killpg(command, Signal::SIGCONT);
-                }
-            }
-            Order::Stop { .. } => {
-                // kill(2): -1 is every process of the namespace but this one. SIGCONT follows because a stopped process
-                // cannot obey.
-                for signal in [self.stop_signal, Signal::SIGCONT] {
-                    let _ = kill(Pid::from_raw(-1), signal);
-                }
-            }
-            // These are for the guard alone.
-            Order::Extend(_) | Order::Lose | Order::Kill | Order::Because(_) | Order::Late(_) => {}
+        } else if let Some(command) = self.command {
+            pass_on(order, command);
         }
     }
+}
+
+/// Does what an order says of COMMAND alone: passes a signal on to it, or continues its group. For its parent.
+pub fn pass_on(order: Order, command: Pid) {
+    let _ = match order {
+        Order::Signal(signal) => Signal::try_from(signal).and_then(|signal| kill(command, signal)),
+        Order::Continue => killpg(command, Signal::SIGCONT),
+        Order::Extend(_) | Order::Stop { .. } | Order::Lose | Order::Kill | Order::Because(_) | Order::Late(_) => {
+            Ok(())
+        }
+    };
 }

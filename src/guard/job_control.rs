@@ -3,6 +3,7 @@
 
 use super::Guard;
 use super::foreground::{Foreground, Lent};
+use super::policy::Order;
 use super::wire::{Heard, Report};
 use crate::election::{CommandEnd, Interrupt, TreeEvent};
 use crate::time::BootInstant;
@@ -31,7 +32,7 @@ impl Guard {
         self.ask_terminal_at = BootInstant::NEVER;
         let Some(terminal) = &mut self.terminal else { return };
         match terminal.lend() {
-            Lent::ToCommand => self.continue_command(),
+            Lent::ToCommand => self.pass_on(Order::Continue),
             Lent::ToSibling => self.ask_terminal_at = BootInstant::now().plus(ASKS_EVERY),
             Lent::ToOthers => self.pause(libc::SIGTTIN),
         }
@@ -47,7 +48,7 @@ impl Guard {
 
     pub(super) fn hear_keyboard(&mut self) {
         while let Some(keyboard) = &self.keyboard {
-            match keyboard.hear_report() {
+            match keyboard.hear() {
                 Heard::Message(Report::Key { signal: libc::SIGHUP }, _) => self.report(&Report::HungUp),
                 Heard::Message(Report::Key { signal }, sent_at) => {
                     self.interrupted(Interrupt { signal, command_alone: true }, sent_at);

@@ -9,6 +9,7 @@
 //! It is there before COMMAND has the terminal, and is part of the tree. So a key is always reported before the tree is
 //! dead.
 
+use super::policy::Order;
 use super::wire::{Heard, Line, Report};
 use crate::sys;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,7 +23,7 @@ const WATCHED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT];
 pub fn run(line: OwnedFd) -> ! {
     let _ = nix::sys::prctl::set_name(c"lr-keyboard");
     if let Ok(signals) = SignalFd::with_flags(&WATCHED.into_iter().collect(), SfdFlags::SFD_NONBLOCK) {
-        watch(&signals, &Line::adopt(line));
+        watch(&signals, &Line(line));
     }
     sys::exit_at_once(0)
 }
@@ -32,7 +33,7 @@ fn watch(signals: &SignalFd, line: &Line) {
         let mut sources = [signals.as_fd(), line.as_fd()].map(|source| PollFd::new(source, PollFlags::POLLIN));
         let _ = poll(&mut sources, PollTimeout::NONE);
         // Before the signals: one that came before COMMAND's end is reported.
-        let is_last = line.hear_order() != Heard::Silence;
+        let is_last = line.hear::<Order>() != Heard::Silence;
         while let Ok(Some(info)) = signals.read_signal() {
             if info.ssi_code == libc::SI_KERNEL {
                 line.report(&Report::Key { signal: info.ssi_signo.cast_signed() });

@@ -128,7 +128,6 @@ impl Caution {
 mod tests {
     use super::*;
     use crate::time::at;
-    use proptest::prelude::*;
 
     const fn millis(millis: u64) -> Duration {
         Duration::from_millis(millis)
@@ -181,24 +180,5 @@ mod tests {
         assert_eq!(caution.extra(), millis(320), "presumed under a quota");
         caution.measured(millis(63));
         assert_eq!(caution.extra(), millis(1000));
-    }
-
-    proptest! {
-        #[test]
-        fn no_sample_of_the_last_five_minutes_is_forgotten_and_none_is_invented(
-            samples in proptest::collection::vec((0_u64..400, 0_u64..5000), 1..60)
-        ) {
-            let mut lateness = Lateness::new(at(0), Duration::ZERO);
-            let (mut now, mut all) = (0, Vec::new());
-            for (pause, late) in samples {
-                now += pause;
-                lateness.add(at(now), millis(late));
-                all.push((now, late));
-                let recent = all.iter().filter(|(then, _)| now - then <= 300).map(|(_, late)| *late).max();
-                let worst = u64::try_from(lateness.worst(at(now)).as_millis()).unwrap();
-                prop_assert!(worst >= recent.filter(|late| *late >= 10).unwrap_or(0));
-                prop_assert!(worst <= all.iter().map(|(_, late)| *late).max().unwrap_or(0));
-            }
-        }
     }
 }

@@ -378,38 +378,8 @@ mod tests {
     use super::*;
     use crate::guard::cgroup::Leaf;
     use std::fs::{self, File};
-    use std::os::unix::process::CommandExt as _;
     use std::process::Command;
     use std::time::Instant;
-
-    const PATIENCE: Duration = Duration::from_mins(1);
-
-    #[test]
-    fn what_a_group_has_started_in_a_session_of_its_own_is_killed_with_it() {
-        for _ in 0..10 {
-            let mut leader = Command::new("sh");
-            let mut leader = leader.args(["-c", "setsid sleep 1000 & wait"]).process_group(0).spawn().unwrap();
-            let top = Pid::from_raw(leader.id().cast_signed());
-            let mut tree = Tree::new(HashSet::new(), Some(Walk::open().unwrap()), None);
-            let begun = Instant::now();
-            let sleeper = loop {
-                assert!(begun.elapsed() < PATIENCE, "it does not sleep");
-                let below = tree.child_of(top).filter(|&pid| getpgid(Some(pid)) == Ok(pid));
-                if let Some(sleeper) = below {
-                    break sleeper;
-                }
-            };
-            tree.kill_group(top);
-            leader.wait().unwrap();
-            let is_dead = || {
-                let stat = fs::read_to_string(format!("/proc/{sleeper}/stat"));
-                stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
-            };
-            while !is_dead() {
-                assert!(begun.elapsed() < PATIENCE, "it lives");
-            }
-        }
-    }
 
     #[test]
     fn members_of_a_cgroup_are_asked_until_the_kill_is_due_and_no_longer() {

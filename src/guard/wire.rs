@@ -69,24 +69,20 @@ pub enum Report {
 
 /// One end of a connection between two of these processes.
 #[derive(Debug)]
-pub struct Line(OwnedFd);
+pub struct Line(pub(super) OwnedFd);
 
 /// The limit of a backstop, in a file in memory that the candidate writes.
 ///
 /// The hazard: a line keeps the oldest of many messages. A backstop that was frozen for long would go by a limit that
 /// has passed long ago, and kill a tree whose lease is renewed. A file has the latest.
 #[derive(Debug)]
-pub struct Limit(File);
+pub struct Limit(pub(super) File);
 
 impl Limit {
     pub fn new(limit: BootInstant) -> io::Result<Self> {
         let new = Self(sys::memory_file(c"leaderrun limit")?);
         new.set(limit)?;
         Ok(new)
-    }
-
-    pub fn adopt(file: OwnedFd) -> Self {
-        Self(file.into())
     }
 
     pub fn set(&self, limit: BootInstant) -> io::Result<()> {
@@ -127,10 +123,6 @@ impl Line {
         Ok((Self(one), Self(other)))
     }
 
-    pub fn adopt(socket: OwnedFd) -> Self {
-        Self(socket)
-    }
-
     /// Sends an order. It is lost if the buffer of a frozen listener is full; such a listener is left to the deadline.
     /// Signals for COMMAND are dropped before: the kernel, too, keeps only one of several that are alike.
     pub fn order(&self, order: Order) {
@@ -150,14 +142,6 @@ impl Line {
         poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO) == Ok(1)
     }
 
-    pub fn hear_order(&self) -> Heard<Order> {
-        self.hear()
-    }
-
-    pub fn hear_report(&self) -> Heard<Report> {
-        self.hear()
-    }
-
     /// Tells the other side that nothing more will be sent. Its messages are still heard.
     pub fn hang_up(&self) {
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Write);
@@ -169,7 +153,8 @@ impl Line {
         let _ = send(self.0.as_raw_fd(), sent, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
     }
 
-    fn hear<T: DeserializeOwned>(&self) -> Heard<T> {
+    /// Hears an [`Order`] or a [`Report`], whichever comes from the other side.
+    pub fn hear<T: DeserializeOwned>(&self) -> Heard<T> {
         loop {
             let mut packet = [0; MOST];
             match recv(self.0.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
@@ -203,42 +188,27 @@ mod tests {
     use crate::election::{CommandEnd, Interrupt, Reason, StartError};
     use crate::guard::hooks::Hook;
     use crate::lease::Deadline;
-    use std::fmt::Debug;
-
-    fn arrive<T: Serialize + DeserializeOwned + PartialEq + Debug>(messages: impl IntoIterator<Item = T>) {
-        let (here, there) = Line::pair().unwrap();
-        for message in messages {
-            let before = BootInstant::now();
-            here.send(&message);
-            let Heard::Message(heard, sent_at) = there.hear::<T>() else { panic!("{message:?} was sent") };
-            assert_eq!(heard, message);
-            assert!(before <= sent_at && sent_at <= BootInstant::now());
-        }
-        // A message that cannot be read is passed over.
-        let _ = send(here.0.as_raw_fd(), &[u8::MAX; MOST], MsgFlags::empty());
-        assert_eq!(there.hear::<T>(), Heard::Silence);
-        drop(here);
-        // A child that another test forks has a copy until it executes its program.
-        let begun = std::time::Instant::now();
-        while there.hear::<T>() == Heard::Silence && begun.elapsed() < Duration::from_mins(1) {
-            std::thread::yield_now();
-        }
-        assert_eq!(there.hear::<T>(), Heard::Closed);
-    }
 
     #[test]
-    fn the_longest_messages_fit_and_arrive_as_they_were_sent() {
+    fn the_longest_messages_fit() {
+        let (here, there) = Line::pair().unwrap();
         let most = Duration::MAX;
         let end = HookEnd::NotStarted(StartError(i32::MIN));
         let failed = Unhealthy { last: end, failures: u32::MAX };
         let interrupt = Interrupt { signal: i32::MIN, command_alone: true };
-        arrive([Order::Extend(Deadline::NONE), Order::Stop { kill_after: Some(most) }, Order::Late(most)]);
-        arrive([
+        for order in [Order::Extend(Deadline::NONE), Order::Stop { kill_after: Some(most) }, Order::Late(most)] {
+            here.order(order);
+        }
+        let reports = [
             Report::Killed { woken: most, signalled: most, empty: most },
             Report::HookFailed(Hook::PostStop, end),
             Report::Tree(TreeEvent::Unhealthy(failed)),
             Report::Tree(TreeEvent::Interrupted(interrupt)),
-        ]);
+        ];
+        for report in &reports {
+            there.report(report);
+        }
+        assert_eq!((heard::<Order>(&there).len(), heard::<Report>(&here)), (3, reports.to_vec()));
     }
 
     /// All that a listener finds that was frozen meanwhile.
@@ -297,7 +267,7 @@ mod tests {
     #[test]
     fn the_latest_limit_is_read_as_it_was_set_however_often() {
         let limit = Limit::new(BootInstant::NEVER).unwrap();
-        let backstops = Limit::adopt(limit.0.try_clone().unwrap().into());
+        let backstops = Limit(limit.0.try_clone().unwrap());
         assert_eq!(backstops.get(), Some(BootInstant::NEVER));
         for nanos in 1..1000 {
             let at = BootInstant::from_nanos(nanos * 5_000_000_000);

@@ -94,33 +94,6 @@ impl GuardHandle {
     ) -> io::Result<Self> {
         nix::sys::prctl::set_child_subreaper(true)?;
         let tree = command.containment.new_tree()?;
-        Self::start_in(&tree, command, candidate, term, deadline, lease_files)
-            .inspect_err(|_| tree.leaf().into_iter().for_each(Leaf::remove))
-            .map(|(ears, limit, backstop_pid)| Self {
-                ears,
-                closed: [false; 2],
-                limit,
-                backstop_pid: Some(backstop_pid),
-                guard_pid: None,
-                tree,
-                seized: false,
-                guard_missed_at: Some(Instant::now() + START_PATIENCE),
-                look_at: Instant::now(),
-                proven: false,
-                dead: false,
-                late: [Duration::ZERO; 2],
-                events: VecDeque::new(),
-            })
-    }
-
-    fn start_in(
-        tree: &Tree,
-        command: &Command,
-        candidate: &Candidate,
-        term: Term,
-        deadline: Deadline,
-        lease_files: &[BorrowedFd<'_>],
-    ) -> io::Result<([Ear; 2], Limit, Pid)> {
         let leaf = tree.leaf();
         let spec = GuardSpec {
             plan: command.plan.clone(),
@@ -134,19 +107,36 @@ impl GuardHandle {
             }),
             leaf: leaf.map(|leaf| leaf.name().to_string_lossy().into_owned()),
         };
-        let spec = spec.in_memory()?;
-        let (guard, guards_end) = Line::pair()?;
-        let (backstop, backstops_end) = Line::pair()?;
-        let limit = Limit::new(deadline.backstop_at)?;
-        let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd(), limit.as_fd()];
-        inherited.extend(leaf.map(Leaf::directory));
-        inherited.extend(lease_files);
-        let arguments: Vec<_> = inherited.iter().map(|file| file.as_raw_fd().to_string().into()).collect();
-        let ears = [sys::watch(guard)?, sys::watch(backstop)?];
-        let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
-        let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;
-        let backstop_pid = Pid::from_raw(i32::try_from(child.id()).expect("process numbers fit"));
-        Ok((ears, limit, backstop_pid))
+        let begin = || -> io::Result<_> {
+            let spec = spec.in_memory()?;
+            let (guard, guards_end) = Line::pair()?;
+            let (backstop, backstops_end) = Line::pair()?;
+            let limit = Limit::new(deadline.backstop_at)?;
+            let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd(), limit.as_fd()];
+            inherited.extend(leaf.map(Leaf::directory));
+            inherited.extend(lease_files);
+            let arguments: Vec<_> = inherited.iter().map(|file| file.as_raw_fd().to_string().into()).collect();
+            let ears = [sys::watch(guard)?, sys::watch(backstop)?];
+            let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
+            let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;
+            Ok((ears, limit, Pid::from_raw(child.id().cast_signed())))
+        };
+        let (ears, limit, backstop_pid) = begin().inspect_err(|_| leaf.into_iter().for_each(Leaf::remove))?;
+        Ok(Self {
+            ears,
+            closed: [false; 2],
+            limit,
+            backstop_pid: Some(backstop_pid),
+            guard_pid: None,
+            tree,
+            seized: false,
+            guard_missed_at: Some(Instant::now() + START_PATIENCE),
+            look_at: Instant::now(),
+            proven: false,
+            dead: false,
+            late: [Duration::ZERO; 2],
+            events: VecDeque::new(),
+        })
     }
 
     pub fn extend(&self, deadline: Deadline) {
@@ -263,7 +253,7 @@ impl GuardHandle {
     fn listen(&mut self) {
         for who in [GUARD, BACKSTOP] {
             while !self.closed[who] {
-                match self.ears[who].get_ref().0.hear_report() {
+                match self.ears[who].get_ref().0.hear() {
                     Heard::Message(Report::Late(worst), _) => self.hear_late(who, worst),
                     Heard::Message(report, _) => self.hear(report),
                     Heard::Silence => break,

@@ -400,7 +400,7 @@ pub fn exit_at_once(status: u8) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+    use nix::sys::wait::{WaitStatus, waitpid};
     use std::ffi::OsStr;
 
     #[test]
@@ -462,41 +462,5 @@ mod tests {
         let pid = start("sleep", &[OsStr::new("1000")], Some(directory.as_fd()), Duration::MAX).pid;
         assert_eq!(nix::sys::signal::killpg(pid, Signal::SIGTERM), Ok(()));
         assert_eq!(waitpid(pid, None), Ok(WaitStatus::Signaled(pid, Signal::SIGTERM, false)));
-    }
-
-    /// Who opens the file waits until its lease ends, at most 45 seconds (fcntl(2)). Forked processes share the lease.
-    fn lease(file: &File, kind: libc::c_int) -> nix::Result<()> {
-        /// From fcntl.h. libc lacks it.
-        const F_SETSIG: libc::c_int = 10;
-        // SAFETY: these commands of fcntl(2) take only numbers. The kernel tells the holder when somebody waits, by a
-        // signal that is ignored.
-        unsafe {
-            Errno::result(libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG))?;
-            Errno::result(libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind)).map(drop)
-        }
-    }
-
-    #[test]
-    fn a_program_that_cannot_be_read_yet_keeps_its_starter_from_nothing() {
-        let scratch = tempfile::TempDir::new().unwrap();
-        let program = scratch.path().join("program");
-        std::fs::write(&program, "#!/there/is/no/such/interpreter\n").unwrap();
-        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let file = File::open(&program).unwrap();
-        // A child that another test forks may have the file open for a moment.
-        while lease(&file, libc::F_WRLCK) == Err(Errno::EAGAIN) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let started = start(program.to_str().unwrap(), &[], None, Duration::MAX);
-        assert!(started.became_program().is_none(), "the kernel still looks for it");
-        let killed = start(program.to_str().unwrap(), &[], None, Duration::MAX);
-        nix::sys::signal::kill(killed.pid, Signal::SIGKILL).unwrap();
-        waitid(Id::Pid(killed.pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
-        assert!(matches!(killed.became_program(), Some(Ok(false))));
-        waitpid(killed.pid, None).unwrap();
-        lease(&file, libc::F_UNLCK).unwrap();
-        assert_eq!(waitpid(started.pid, None), Ok(WaitStatus::Exited(started.pid, exit::NOT_FOUND.into())));
-        let error = started.became_program().and_then(Result::err);
-        assert_eq!(error.and_then(|error| error.raw_os_error()), Some(libc::ENOENT));
     }
 }

@@ -422,11 +422,13 @@ fn what_else_a_filter_may_deny_does_not_matter() {
 
 /// The stop signal, in a session of its own below a COMMAND that waits for it.
 #[test]
-fn a_process_that_a_filter_lets_us_pin_and_not_signal_gets_its_signals() {
+fn a_process_that_a_filter_keeps_us_from_pinning_or_signalling_by_its_pin_gets_its_signals() {
     let script =
         r#"trap : TERM; setsid sh -c 'trap "echo asked; exit" TERM; while :; do sleep 0.02; done' & wait; wait"#;
     let command = ["--contain", "walk", "--max-run", "2s", "--kill-after", "3s", "s", "-c", script];
-    assert_eq!(without(&[libc::SYS_pidfd_send_signal], &command).ended(124).out, "asked\n");
+    for denied in [libc::SYS_pidfd_send_signal, libc::SYS_pidfd_open] {
+        assert_eq!(without(&[denied], &command).ended(124).out, "asked\n");
+    }
 }
 
 #[test]

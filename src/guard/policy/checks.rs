@@ -142,7 +142,6 @@ impl Checks {
 mod tests {
     use super::*;
     use crate::time::at;
-    use proptest::prelude::*;
 
     const OK: HookEnd = HookEnd::Exited(0);
     const BAD: HookEnd = HookEnd::Exited(1);
@@ -204,50 +203,16 @@ mod tests {
         assert_eq!(checks.wake_at(), at(20_010));
     }
 
-    proptest! {
-        #[test]
-        fn one_check_runs_at_a_time_and_only_failures_in_a_row_are_too_many(
-            failures in 1..4_u32, steps in prop::collection::vec((0..30_u64, 0..4_u8), 0..60),
-        ) {
-            let times = CheckTimes { interval: Duration::from_secs(3), timeout: Duration::from_secs(2), failures };
-            let mut checks = Checks::new(times);
-            checks.command_started(at(0));
-            let (mut now, mut runs, mut in_a_row, mut told) = (0, false, 0, 0);
-            let mut count = |failed: Failed, in_a_row: u32| match failed {
-                Failed::Again(known) => assert!(known.failures == in_a_row && in_a_row < failures),
-                Failed::Unhealthy(known) => {
-                    told += 1;
-                    assert!(known.failures == in_a_row && in_a_row == failures && told == 1);
-                }
-            };
-            for (passed, what) in steps {
-                now += passed;
-                match checks.pass_time(at(now)) {
-                    Some(Due::Start) => {
-                        assert!(!runs);
-                        runs = true;
-                    }
-                    Some(Due::Kill(failed)) => {
-                        assert!(runs);
-                        in_a_row += 1;
-                        count(failed, in_a_row);
-                    }
-                    None => {}
-                }
-                if runs && what < 2 {
-                    let killed = matches!(checks.phase, Phase::Killed { .. } | Phase::Off);
-                    let failed = checks.ended(at(now), if what == 0 { OK } else { BAD });
-                    runs = false;
-                    assert!(!killed || failed.is_none());
-                    if !killed {
-                        in_a_row = if what == 0 { 0 } else { in_a_row + 1 };
-                    }
-                    if let Some(failed) = failed {
-                        count(failed, in_a_row);
-                    }
-                }
-                assert!(checks.wake_at() > at(now), "{checks:?}");
-            }
+    #[test]
+    fn only_failures_in_a_row_are_too_many() {
+        let mut checks = checks();
+        let (mut now, mut ends) = (0, Vec::new());
+        for end in [BAD, BAD, OK, BAD, BAD, BAD] {
+            now += 10;
+            assert_eq!(checks.pass_time(at(now)), Some(Due::Start));
+            ends.push(checks.ended(at(now), end));
         }
+        let failed = [again(BAD, 1), again(BAD, 2), again(BAD, 1), again(BAD, 2), unhealthy(BAD, 3)].map(Some);
+        assert_eq!(ends, [&failed[..2], &[None], &failed[2..]].concat());
     }
 }

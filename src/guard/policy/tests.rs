@@ -29,16 +29,6 @@ fn after_the_deadline_the_tree_is_killed_without_a_stop_signal_whatever_comes_fi
 }
 
 #[test]
-fn the_tree_is_asked_at_term_at_and_killed_at_kill_at() {
-    let mut policy = Policy::new(until(10), GRACE);
-    assert_eq!(policy.handle(at(4), Input::Tick), []);
-    assert_eq!(policy.wake_at(), at(5));
-    assert_eq!(policy.handle(at(5), Input::Tick), [Effect::ReportDeadline, Effect::AskTree]);
-    assert_eq!(policy.wake_at(), at(10));
-    assert_eq!(policy.handle(at(10), Input::Tick), [Effect::KillTree]);
-}
-
-#[test]
 fn a_drain_without_limit_ends_when_the_command_has_run_for_as_long_as_it_may() {
     let mut policy = Policy::with_hooks(at(0), Deadline::NONE, GRACE, TimeForHooks::default())
         .with_max_run(Some(Duration::from_secs(20)));
