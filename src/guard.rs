@@ -116,13 +116,14 @@ fn guard(
     let not_started = TreeEvent::NotStarted(StartError(sys::NO_PROCESS));
     let (mut watch, kill_timer, sampler) = set_up().inspect_err(|_| line.report(&Report::Tree(not_started)))?;
     let hooks = plan.hooks.times();
+    let mut policy = Policy::with_hooks(BootInstant::now(), deadline, plan.grace, hooks);
+    policy.caution = plan.measure.map(Caution::from).unwrap_or_default();
+    policy.max_run = plan.max_run;
     let mut words = plan.words.into_iter().map(OsString::from_vec);
     let mut program = Command::new(words.next().unwrap_or_default());
     program.args(words);
     let mut guard = Guard {
-        policy: Policy::with_hooks(BootInstant::now(), deadline, plan.grace, hooks)
-            .cautious(plan.measure.map(Caution::from).unwrap_or_default())
-            .with_max_run(plan.max_run),
+        policy,
         tree,
         program: Some(program),
         command: None,
@@ -135,7 +136,6 @@ fn guard(
         ask_terminal_at: BootInstant::NEVER,
         keyboard: None,
         key: None,
-        grace: plan.grace,
         command_end: None,
         listens,
         line: Some(line),
@@ -205,6 +205,9 @@ fn guard(
     }
 }
 
+/// To the init, which asks its namespace to stop, and to the keyboard process, which ends.
+const STOP: Order = Order::Stop { reason: Reason::Asked, kill_after: None };
+
 /// The instants of a kill, for the report on how long it took.
 #[derive(Clone, Copy, Debug)]
 struct Kill {
@@ -236,8 +239,6 @@ struct Guard {
     keyboard: Option<Line>,
     /// The last key that may end COMMAND, and when it was seen.
     key: Option<(Interrupt, BootInstant)>,
-    /// How soon COMMAND ends after a key that it obeys.
-    grace: Duration,
     /// How COMMAND ended. Some once it has.
     command_end: Option<CommandEnd>,
     listens: Listens,
@@ -366,7 +367,6 @@ impl Guard {
         for effect in self.policy.handle(now, input) {
             match effect {
                 Effect::Start => self.start(),
-                Effect::ReportUnready(end) => self.report(&Report::Tree(TreeEvent::Unready(end))),
                 Effect::RunPreStop => self.run_hook(Hook::PreStop, self.policy.end_by()),
                 Effect::RunPostStop => {
                     self.set_kill_timer();
@@ -381,14 +381,13 @@ impl Guard {
                     self.set_kill_timer();
                     self.kill = Some(Kill { due, woken: now, signalled: None });
                 }
-                Effect::ReportOverrun => {
-                    self.report(&Report::Tree(TreeEvent::Overran));
+                Effect::Report(event) => {
+                    self.report(&Report::Tree(event));
                     // A job that the terminal stopped ends as well.
-                    if let Some(terminal) = &self.terminal {
+                    if let (TreeEvent::Overran, Some(terminal)) = (event, &self.terminal) {
                         terminal.wake_owner();
                     }
                 }
-                Effect::ReportDeadline => self.report(&Report::Tree(TreeEvent::DeadlineReached)),
                 Effect::Signal(signal) => {
                     // Perhaps Ctrl-\, typed while the candidate's group has the terminal.
                     if signal == libc::SIGQUIT && self.terminal.is_some() {
@@ -415,7 +414,7 @@ impl Guard {
             return;
         }
         if let Some(line) = &self.inits_line {
-            line.order(Order::Stop { kill_after: None });
+            line.order(STOP);
         }
         let signals = [self.stop_signal, Signal::SIGCONT];
         for signal in signals {
@@ -503,10 +502,11 @@ impl Guard {
         self.ask_terminal_at = BootInstant::NEVER;
         // Nothing else is left to see.
         if let Some(keyboard) = &self.keyboard {
-            keyboard.order(Order::Stop { kill_after: None });
+            keyboard.order(STOP);
         }
         if let Some((interrupt, at)) = self.key
-            && BootInstant::now().since(at) <= self.grace
+            // If it obeyed the key.
+            && BootInstant::now().since(at) <= self.policy.grace
         {
             self.report(&Report::Tree(TreeEvent::Interrupted(interrupt)));
         }

@@ -106,7 +106,7 @@ pub struct Handover {
 }
 
 /// What happens to COMMAND and its descendants.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TreeEvent {
     /// COMMAND was not started; [`TreeEvent::Dead`] follows.
     NotStarted(StartError),

@@ -196,8 +196,6 @@ pub fn pass_on(order: Order, command: Pid) {
     let _ = match order {
         Order::Signal(signal) => Signal::try_from(signal).and_then(|signal| kill(command, signal)),
         Order::Continue => killpg(command, Signal::SIGCONT),
-        Order::Extend(_) | Order::Stop { .. } | Order::Lose | Order::Kill | Order::Because(_) | Order::Late(_) => {
-            Ok(())
-        }
+        Order::Extend(_) | Order::Stop { .. } | Order::Kill | Order::Late(_) => Ok(()),
     };
 }

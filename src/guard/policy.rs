@@ -12,7 +12,7 @@
 pub mod checks;
 
 use super::lateness::Caution;
-use crate::election::{HookEnd, Reason};
+use crate::election::{HookEnd, Reason, Stop, TreeEvent};
 use crate::lease::{Deadline, TimeForHooks};
 use crate::time::BootInstant;
 use serde::{Deserialize, Serialize};
@@ -26,20 +26,27 @@ const PATIENCE_WITHOUT_DEADLINE: Duration = Duration::from_millis(300);
 pub enum Order {
     /// The lease was prolonged.
     Extend(Deadline),
-    /// An orderly stop: the stop signal, and SIGKILL `kill_after` that, if given.
-    Stop { kill_after: Option<Duration> },
-    /// The lease is lost, or cannot be renewed in time: the stop signal, and SIGKILL after the grace.
-    Lose,
+    /// Stop, for this reason: the stop signal, and SIGKILL `kill_after` that, if given.
+    Stop { reason: Reason, kill_after: Option<Duration> },
     /// SIGKILL now.
     Kill,
     /// Pass this signal on to COMMAND.
     Signal(i32),
     /// Let COMMAND continue after the terminal stopped it.
     Continue,
-    /// The reason for the next stop, for hooks.
-    Because(Reason),
     /// The worst lateness of guard and backstop. The backstop gets this as well.
     Late(Duration),
+}
+
+impl Order {
+    /// The order of a candidate whose tree has `grace` when the lease is being lost.
+    pub fn of(stop: Stop, grace: Duration) -> Self {
+        match stop {
+            Stop::Orderly { reason, kill_after } => Self::Stop { reason, kill_after },
+            Stop::Losing { reason, .. } => Self::Stop { reason, kill_after: Some(grace) },
+            Stop::Kill => Self::Kill,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,8 +73,8 @@ pub enum Input {
 pub enum Effect {
     /// Start COMMAND: the pre-start hook succeeded.
     Start,
-    /// Report that COMMAND will not start, because the pre-start hook ended this way.
-    ReportUnready(HookEnd),
+    /// Tell the candidate.
+    Report(TreeEvent),
     RunPreStop,
     RunPostStop,
     /// SIGKILL to the running hook and all its descendants: its timeout is over.
@@ -76,8 +83,6 @@ pub enum Effect {
     AskTree,
     /// SIGKILL to everything in the tree, repeated until nothing is left.
     KillTree,
-    ReportDeadline,
-    ReportOverrun,
     Signal(i32),
     Continue,
     /// Nothing runs, and nothing will be started.
@@ -118,21 +123,20 @@ impl<const N: usize> PartialEq<[Effect; N]> for Effects {
 pub struct Policy {
     /// As the lease has it. See [`Policy::deadline`].
     deadline: Deadline,
-    caution: Caution,
-    grace: Duration,
+    /// How much earlier it acts for its lateness.
+    pub(super) caution: Caution,
+    pub(super) grace: Duration,
     hooks: TimeForHooks,
     phase: Phase,
     /// The first reason to end. Some once it ends.
     reason: Option<Reason>,
-    /// The reason that a stop will have that the candidate orders.
-    because: Reason,
     /// The pre-start hook was started. If it was, or if COMMAND was, the post-stop hook runs at the end.
     opened: bool,
     /// COMMAND was started.
     ran: bool,
     /// The longest that COMMAND may run, and when it will have run that long. The guard counts, because the candidate
     /// may be stopped.
-    max_run: Option<Duration>,
+    pub(super) max_run: Option<Duration>,
     overrun_at: BootInstant,
 }
 
@@ -173,7 +177,6 @@ impl Policy {
             hooks: TimeForHooks::default(),
             phase: Phase::Running,
             reason: None,
-            because: Reason::Lost,
             opened: false,
             ran: true,
             max_run: None,
@@ -186,18 +189,6 @@ impl Policy {
         let opened = !hooks.pre_start.is_zero();
         let phase = if opened { Phase::Opening { until: now.plus(hooks.pre_start) } } else { Phase::Running };
         Self { hooks, phase, opened, ran: false, ..Self::new(deadline, grace) }
-    }
-
-    /// The policy of a guard that acts earlier for its lateness.
-    #[must_use]
-    pub fn cautious(self, caution: Caution) -> Self {
-        Self { caution, ..self }
-    }
-
-    /// The same with a limit to COMMAND's run.
-    #[must_use]
-    pub fn with_max_run(self, max_run: Option<Duration>) -> Self {
-        Self { max_run, ..self }
     }
 
     /// When [`Input::Tick`] is due.
@@ -283,13 +274,11 @@ impl Policy {
             }
             Input::Order(Order::Late(worst)) => self.caution.told(worst),
             Input::Late(worst) => self.caution.measured(worst),
-            Input::Order(Order::Stop { kill_after }) => self.stop(now, self.because, kill_after, &mut effects),
-            Input::Order(Order::Lose) => self.stop(now, self.because, Some(self.grace), &mut effects),
+            Input::Order(Order::Stop { reason, kill_after }) => self.stop(now, reason, kill_after, &mut effects),
             Input::CandidateGone => self.stop(now, Reason::Killed, Some(self.grace), &mut effects),
-            Input::Order(Order::Kill) => self.kill(self.because, &mut effects),
+            Input::Order(Order::Kill) => self.kill(Reason::Lost, &mut effects),
             Input::Order(Order::Signal(signal)) => effects.push(Effect::Signal(signal)),
             Input::Order(Order::Continue) => effects.push(Effect::Continue),
-            Input::Order(Order::Because(reason)) => self.because = reason,
             Input::CommandStarted => {
                 self.ran = true;
                 self.overrun_at = after(now, self.max_run);
@@ -321,16 +310,16 @@ impl Policy {
         self.pass_deadline(now, has_read, effects);
         match self.phase {
             Phase::Opening { .. } | Phase::Running if has_read && now >= self.deadline().term_at => {
-                effects.push(Effect::ReportDeadline);
+                effects.push(Effect::Report(TreeEvent::DeadlineReached));
                 self.stop(now, Reason::Lost, Some(self.grace), effects);
             }
             // As timeout(1) does. The lease is renewed until COMMAND has ended.
             Phase::Running if now >= self.overrun_at => {
-                effects.push(Effect::ReportOverrun);
+                effects.push(Effect::Report(TreeEvent::Overran));
                 self.stop(now, Reason::MaxRun, Some(self.grace), effects);
             }
             Phase::Opening { until } if now >= until => {
-                effects.push(Effect::ReportUnready(HookEnd::TimedOut));
+                effects.push(Effect::Report(TreeEvent::Unready(HookEnd::TimedOut)));
                 self.kill(Reason::Failed, effects);
             }
             Phase::PreStop { until, kill_after } if now >= until.min(self.ask_by()) => {
@@ -365,7 +354,7 @@ impl Policy {
         match self.phase {
             Phase::Opening { until } => {
                 self.reason.get_or_insert(reason);
-                effects.push(Effect::ReportUnready(HookEnd::Cut));
+                effects.push(Effect::Report(TreeEvent::Unready(HookEnd::Cut)));
                 effects.push(Effect::AskTree);
                 // COMMAND might have drained without limit. The pre-start hook keeps its own timeout.
                 self.phase = Phase::Stopping { kill_at: after(now, kill_after).min(until) };
@@ -401,7 +390,7 @@ impl Policy {
         match self.phase {
             Phase::Opening { .. } | Phase::Running | Phase::PreStop { .. } | Phase::Stopping { .. } => {
                 if matches!(self.phase, Phase::Opening { .. }) && reason != Reason::Failed {
-                    effects.push(Effect::ReportUnready(HookEnd::Cut));
+                    effects.push(Effect::Report(TreeEvent::Unready(HookEnd::Cut)));
                 }
                 self.reason.get_or_insert(reason);
                 self.phase = Phase::Killing;
@@ -434,7 +423,7 @@ impl Policy {
             Phase::Opening { .. } => {
                 // A pre-start hook that never ran needs no post-stop hook.
                 self.opened = !matches!(end, HookEnd::NotStarted(_));
-                effects.push(Effect::ReportUnready(end));
+                effects.push(Effect::Report(TreeEvent::Unready(end)));
                 self.kill(Reason::Failed, effects);
             }
             Phase::PreStop { kill_after, .. } => self.ask(now, kill_after, effects),

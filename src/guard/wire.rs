@@ -196,7 +196,11 @@ mod tests {
         let end = HookEnd::NotStarted(StartError(i32::MIN));
         let failed = Unhealthy { last: end, failures: u32::MAX };
         let interrupt = Interrupt { signal: i32::MIN, command_alone: true };
-        for order in [Order::Extend(Deadline::NONE), Order::Stop { kill_after: Some(most) }, Order::Late(most)] {
+        for order in [
+            Order::Extend(Deadline::NONE),
+            Order::Stop { reason: Reason::Asked, kill_after: Some(most) },
+            Order::Late(most),
+        ] {
             here.order(order);
         }
         let reports = [
@@ -227,8 +231,7 @@ mod tests {
         for _ in 0..MANY {
             here.order(Order::Signal(libc::SIGUSR1));
         }
-        let stop = Order::Stop { kill_after: None };
-        let last = [Order::Because(Reason::Asked), stop, Order::Kill];
+        let last = [Order::Stop { reason: Reason::Asked, kill_after: None }, Order::Kill];
         for order in last {
             here.order(order);
         }

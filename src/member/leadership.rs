@@ -235,7 +235,7 @@ impl Shared {
                 Effect::AskTree => {
                     active.ending.get_or_insert(why);
                 }
-                Effect::ReportDeadline => {
+                Effect::Report(TreeEvent::DeadlineReached) => {
                     active.ending.get_or_insert(Ending::Late);
                     self.tell(TreeEvent::DeadlineReached);
                 }
@@ -253,13 +253,12 @@ impl Shared {
                 }
                 // A member has no hooks and no terminal.
                 Effect::Start
-                | Effect::ReportUnready(_)
+                | Effect::Report(_)
                 | Effect::RunPreStop
                 | Effect::RunPostStop
                 | Effect::KillHook
                 | Effect::Finish
                 | Effect::Signal(_)
-                | Effect::ReportOverrun
                 | Effect::Continue => {}
             }
         }
@@ -304,17 +303,14 @@ impl Shared {
 
     pub(super) fn stop(&self, stop: Stop) {
         self.change(|state| {
-            let (order, why) = match stop {
-                Stop::Orderly { reason: Reason::Paused | Reason::SteppedDown, kill_after } => {
-                    (Order::Stop { kill_after }, Ending::Ordered)
-                }
-                Stop::Orderly { kill_after, .. } => (Order::Stop { kill_after }, Ending::Asked),
-                Stop::Losing { certain: false, .. } => (Order::Lose, Ending::Late),
-                Stop::Losing { certain: true, .. } => (Order::Lose, Ending::Lost),
+            let why = match stop {
+                Stop::Orderly { reason: Reason::Paused | Reason::SteppedDown, .. } => Ending::Ordered,
                 // A kill sends no stop signal, so this reason is never recorded.
-                Stop::Kill => (Order::Kill, Ending::Asked),
+                Stop::Orderly { .. } | Stop::Kill => Ending::Asked,
+                Stop::Losing { certain: false, .. } => Ending::Late,
+                Stop::Losing { certain: true, .. } => Ending::Lost,
             };
-            self.feed(state, Input::Order(order), why);
+            self.feed(state, Input::Order(Order::of(stop, self.grace)), why);
         });
     }
 
@@ -355,7 +351,8 @@ impl Shared {
         self.change(|state| {
             let not_released = state.not_released.take().map(Error::NotReleased);
             state.farewell = Some(farewell.and_then(|()| not_released.map_or(Ok(()), Err)));
-            self.feed(state, Input::Order(Order::Lose), Ending::Lost);
+            let lost = Order::Stop { reason: Reason::Lost, kill_after: Some(self.grace) };
+            self.feed(state, Input::Order(lost), Ending::Lost);
         });
     }
 

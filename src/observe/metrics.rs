@@ -310,7 +310,7 @@ mod tests {
         }
         for end in [TreeEvent::DeadlineReached, TreeEvent::GuardFailed, TreeEvent::Dead] {
             let metrics = leading(until(10));
-            Metrics::saw(&metrics, at(2), &Event::Tree(end.clone()));
+            Metrics::saw(&metrics, at(2), &Event::Tree(end));
             assert!(!metrics.leads(at(2)).leader, "{end:?}");
         }
     }

@@ -48,6 +48,8 @@ pub struct GuardHandle {
     ears: [Ear; 2],
     closed: [bool; 2],
     limit: Limit,
+    /// From the stop signal to SIGKILL when the lease is being lost.
+    grace: Duration,
     /// Some until the backstop has been reaped.
     backstop_pid: Option<Pid>,
     /// Some once the backstop has named it, until we have reaped it.
@@ -126,6 +128,7 @@ impl GuardHandle {
             ears,
             closed: [false; 2],
             limit,
+            grace: command.plan.grace,
             backstop_pid: Some(backstop_pid),
             guard_pid: None,
             tree,
@@ -146,18 +149,7 @@ impl GuardHandle {
     }
 
     pub fn stop(&self, stop: Stop) {
-        match stop {
-            // COMMAND's hooks get the reason, and the first hook runs before the stop signal.
-            Stop::Orderly { reason, kill_after } => {
-                self.order(Order::Because(reason));
-                self.order(Order::Stop { kill_after });
-            }
-            Stop::Losing { reason, .. } => {
-                self.order(Order::Because(reason));
-                self.order(Order::Lose);
-            }
-            Stop::Kill => self.order(Order::Kill),
-        }
+        self.order(Order::of(stop, self.grace));
     }
 
     /// Kills the tree ourselves, and then what is left of guard and backstop, from now on until nothing is left.

@@ -4,7 +4,7 @@
 //! when COMMAND ends. The others are for COMMAND, which must receive each one as if no process stood in between. What a
 //! terminal does is written in [`foreground`](crate::guard::foreground).
 
-use crate::election::{Action, Booking, Event, LogEvent, Notice, Role, StartError, TreeEvent, View};
+use crate::election::{Action, Booking, Event, LogEvent, Notice, Reason, Role, StartError, TreeEvent, View};
 use crate::guard::foreground::{self, Foreground};
 use crate::guard::policy::Order;
 use crate::guard::priority;
@@ -357,7 +357,7 @@ impl Host for Processes {
             }
             Action::StartStandbyTasks => self.standby_tasks.start(),
             Action::StopStandbyTasks { kill_after } => {
-                self.standby_tasks.stop(Order::Stop { kill_after: Some(*kill_after) });
+                self.standby_tasks.stop(Order::Stop { reason: Reason::Asked, kill_after: Some(*kill_after) });
             }
             Action::KillStandbyTasks => self.standby_tasks.stop(Order::Kill),
             Action::SeizeStandbyTasks => self.standby_tasks.seize(),

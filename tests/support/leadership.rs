@@ -20,7 +20,7 @@
 //!
 //! Not here: hooks, lateness, health checks, the terminal.
 
-use leaderrun::internals::election::{Action, CommandEnd, HookEnd, Stop, TreeEvent};
+use leaderrun::internals::election::{Action, CommandEnd, HookEnd, Reason, TreeEvent};
 use leaderrun::internals::guard::policy::{Effect, Input, Order, Policy};
 use leaderrun::internals::lease::Deadline;
 use leaderrun::internals::time::BootInstant;
@@ -168,9 +168,11 @@ impl Leadership {
     pub fn carry_out(&mut self, action: &Action) {
         self.send(Input::Order(match *action {
             Action::Extend(deadline) => Order::Extend(deadline),
-            Action::Stop(Stop::Orderly { kill_after, .. }) => Order::Stop { kill_after },
-            Action::Stop(Stop::Losing { .. }) => Order::Lose,
-            Action::Stop(Stop::Kill) => Order::Kill,
+            Action::Stop(stop) => match Order::of(stop, self.grace) {
+                // Reasons are for hooks.
+                Order::Stop { kill_after, .. } => Order::Stop { reason: Reason::Lost, kill_after },
+                order => order,
+            },
             Action::Seize => {
                 self.seized = true;
                 return;
@@ -291,16 +293,12 @@ impl Leadership {
                     }
                 }
                 Effect::KillTree => self.kill_tree(),
-                Effect::ReportOverrun => self.tell(TreeEvent::Overran),
-                Effect::ReportDeadline => self.tell(TreeEvent::DeadlineReached),
+                Effect::Report(event) => self.tell(event),
                 Effect::Signal(_) | Effect::Continue => {}
                 // Of hooks, and there are none.
-                Effect::Start
-                | Effect::ReportUnready(_)
-                | Effect::RunPreStop
-                | Effect::RunPostStop
-                | Effect::KillHook
-                | Effect::Finish => unreachable!("{effect:?}"),
+                Effect::Start | Effect::RunPreStop | Effect::RunPostStop | Effect::KillHook | Effect::Finish => {
+                    unreachable!("{effect:?}")
+                }
             }
         }
     }

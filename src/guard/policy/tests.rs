@@ -10,19 +10,17 @@ use proptest::prelude::*;
 
 const GRACE: Duration = Duration::from_secs(5);
 
+fn stop(kill_after: Option<Duration>) -> Input {
+    Input::Order(Order::Stop { reason: Reason::Asked, kill_after })
+}
+
 fn until(kill_at: u64) -> Deadline {
     Deadline { term_at: at(kill_at - 5), kill_at: at(kill_at), backstop_at: at(kill_at + 1) }
 }
 
 #[test]
 fn after_the_deadline_the_tree_is_killed_without_a_stop_signal_whatever_comes_first() {
-    for input in [
-        Input::Order(Order::Lose),
-        Input::Order(Order::Stop { kill_after: None }),
-        Input::CandidateGone,
-        Input::CommandEnded,
-        Input::Tick,
-    ] {
+    for input in [stop(Some(GRACE)), stop(None), Input::CandidateGone, Input::CommandEnded, Input::Tick] {
         let mut policy = Policy::new(until(10), GRACE);
         assert_eq!(policy.handle(at(10), input), [Effect::KillTree], "{input:?}");
     }
@@ -30,10 +28,10 @@ fn after_the_deadline_the_tree_is_killed_without_a_stop_signal_whatever_comes_fi
 
 #[test]
 fn a_drain_without_limit_ends_when_the_command_has_run_for_as_long_as_it_may() {
-    let mut policy = Policy::with_hooks(at(0), Deadline::NONE, GRACE, TimeForHooks::default())
-        .with_max_run(Some(Duration::from_secs(20)));
+    let max_run = Some(Duration::from_secs(20));
+    let mut policy = Policy { max_run, ..Policy::new(Deadline::NONE, GRACE) };
     let _ = policy.handle(at(1), Input::CommandStarted);
-    assert_eq!(policy.handle(at(3), Input::Order(Order::Stop { kill_after: None })), [Effect::AskTree]);
+    assert_eq!(policy.handle(at(3), stop(None)), [Effect::AskTree]);
     assert_eq!(policy.wake_at(), at(26));
     assert_eq!(policy.handle(at(26), Input::Tick), [Effect::KillTree]);
 }
@@ -52,11 +50,11 @@ fn a_guard_that_is_late_may_still_kill_after_the_others_have_begun_to() {
 fn the_earliest_reason_to_kill_decides_the_end() {
     let mut policy = Policy::new(until(10), GRACE);
     assert_eq!(policy.ends_at(), (at(10), at(11)));
-    let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
+    let _ = policy.handle(at(1), stop(None));
     assert_eq!(policy.ends_at(), (at(10), at(11)));
     let _ = policy.handle(at(2), Input::Order(Order::Extend(until(20))));
     assert_eq!(policy.ends_at(), (at(20), at(21)));
-    let _ = policy.handle(at(3), Input::Order(Order::Lose));
+    let _ = policy.handle(at(3), stop(Some(GRACE)));
     assert_eq!(policy.ends_at(), (at(8), at(9)));
     let _ = policy.handle(at(4), Input::Order(Order::Kill));
     assert!(policy.ends_at().1 < at(4));
@@ -66,7 +64,7 @@ fn the_earliest_reason_to_kill_decides_the_end() {
 fn a_lease_that_does_not_expire_has_no_end_until_it_is_lost() {
     let mut policy = Policy::new(Deadline::NONE, GRACE);
     assert_eq!(policy.ends_at(), (BootInstant::NEVER, BootInstant::NEVER));
-    let _ = policy.handle(at(3), Input::Order(Order::Lose));
+    let _ = policy.handle(at(3), stop(Some(GRACE)));
     assert_eq!(policy.ends_at(), (at(8), at(8).plus(PATIENCE_WITHOUT_DEADLINE)));
 }
 
@@ -91,7 +89,7 @@ fn an_older_extension_does_not_shorten_the_lease() {
 #[test]
 fn an_orderly_stop_drains_for_as_long_as_the_lease_is_renewed() {
     let mut policy = Policy::new(until(10), GRACE);
-    assert_eq!(policy.handle(at(1), Input::Order(Order::Stop { kill_after: None })), [Effect::AskTree]);
+    assert_eq!(policy.handle(at(1), stop(None)), [Effect::AskTree]);
     for second in 2..100 {
         assert_eq!(policy.handle(at(second), Input::Order(Order::Extend(until(second + 9)))), []);
     }
@@ -104,7 +102,7 @@ fn an_orderly_stop_drains_for_as_long_as_the_lease_is_renewed() {
 #[test]
 fn what_command_leaves_behind_has_the_grace() {
     let mut policy = Policy::new(Deadline::NONE, GRACE);
-    let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: None }));
+    let _ = policy.handle(at(1), stop(None));
     assert_eq!(policy.handle(at(2), Input::CommandEnded), []);
     assert_eq!(policy.handle(at(7), Input::Tick), [Effect::KillTree]);
 }
@@ -116,7 +114,7 @@ const fn millis(millis: u64) -> Duration {
 /// The policy of a guard for `most` of one second.
 fn cautious() -> Policy {
     let measure = Measure { every: millis(250), most: millis(1000), presumed: Duration::ZERO, under_a_quota: false };
-    Policy::new(until(10), GRACE).cautious(measure.into())
+    Policy { caution: measure.into(), ..Policy::new(until(10), GRACE) }
 }
 
 #[test]
@@ -131,14 +129,14 @@ fn a_guard_that_is_woken_late_acts_earlier_and_so_does_its_kill_timer() {
     assert_eq!(policy.wake_at(), at(5).minus(millis(800)), "the backstop is woken later than the guard");
     let _ = policy.handle(at(1), Input::Order(Order::Late(millis(9000))));
     assert_eq!(policy.wake_at(), at(4), "there is a bound");
-    assert_eq!(policy.handle(at(4), Input::Tick), [Effect::ReportDeadline, Effect::AskTree]);
+    assert_eq!(policy.handle(at(4), Input::Tick), [Effect::Report(TreeEvent::DeadlineReached), Effect::AskTree]);
     assert_eq!(policy.handle(at(9), Input::Tick), [Effect::KillTree]);
 }
 
 #[test]
 fn a_guard_that_is_woken_late_looks_for_processes_to_ask_only_if_that_leaves_it_time_to_kill() {
     let mut policy = cautious();
-    let _ = policy.handle(at(1), Input::Order(Order::Stop { kill_after: Some(millis(500)) }));
+    let _ = policy.handle(at(1), stop(Some(millis(500))));
     let kill_at = at(1).plus(millis(500));
     assert_eq!(policy.asks_until(), kill_at);
     let _ = policy.handle(at(1), Input::Late(millis(50)));
@@ -194,7 +192,8 @@ proptest! {
         let measure = Measure { presumed: millis(presumed), under_a_quota, ..Measure::of(&timing) };
         let first = at(1_000);
         let mut heard = timing.deadline(first.plus(timing.lease));
-        let mut policy = Policy::with_hooks(first, heard, timing.stop_grace, timing.hooks).cautious(measure.into());
+        let policy = Policy::with_hooks(first, heard, timing.stop_grace, timing.hooks);
+        let mut policy = Policy { caution: measure.into(), ..policy };
         let _ = policy.handle(first, Input::CommandStarted);
         let renewals = answers.iter().zip(1..).map(|(part, number)| {
             let sent = first.plus(timing.renew_interval * number);

@@ -10,7 +10,13 @@ const HOOK_TIMEOUT: Duration = Duration::from_secs(2);
 const ALL: TimeForHooks = TimeForHooks { pre_start: HOOK_TIMEOUT, pre_stop: HOOK_TIMEOUT, post_stop: HOOK_TIMEOUT };
 const AROUND: TimeForHooks = TimeForHooks { pre_start: Duration::ZERO, ..ALL };
 const OK: Input = Input::HookEnded(HookEnd::Exited(0));
-const STOP: Input = Input::Order(Order::Stop { kill_after: None });
+const STOP: Input = Input::Order(Order::Stop { reason: Reason::Asked, kill_after: None });
+
+const DEADLINE: Effect = Effect::Report(TreeEvent::DeadlineReached);
+
+fn unready(end: HookEnd) -> Effect {
+    Effect::Report(TreeEvent::Unready(end))
+}
 
 /// A deadline with room for two hook timeouts and the grace.
 fn until(kill_at: u64) -> Deadline {
@@ -31,7 +37,7 @@ fn a_pre_start_hook_that_fails_or_times_out_starts_nothing_and_the_post_stop_hoo
     let failing = ends.map(|end| (at(2), Input::HookEnded(end), end));
     for (now, input, end) in failing.into_iter().chain([(at(3), Input::Tick, HookEnd::TimedOut)]) {
         let mut policy = policy(ALL);
-        assert_eq!(policy.handle(now, input), [Effect::ReportUnready(end), Effect::KillTree]);
+        assert_eq!(policy.handle(now, input), [unready(end), Effect::KillTree]);
         assert_eq!(policy.handle(now, Input::Empty), [Effect::RunPostStop]);
         assert_eq!(policy.reason(), Some(Reason::Failed));
         assert_eq!(policy.handle(at(4), OK), [Effect::KillTree]);
@@ -43,7 +49,7 @@ fn a_pre_start_hook_that_fails_or_times_out_starts_nothing_and_the_post_stop_hoo
 fn after_a_pre_start_hook_that_never_started_no_post_stop_hook_runs() {
     let mut policy = policy(ALL);
     let end = HookEnd::NotStarted(StartError(2));
-    assert_eq!(policy.handle(at(2), Input::HookEnded(end)), [Effect::ReportUnready(end), Effect::KillTree]);
+    assert_eq!(policy.handle(at(2), Input::HookEnded(end)), [unready(end), Effect::KillTree]);
     assert_eq!(policy.handle(at(2), Input::Empty), [Effect::Finish]);
 }
 
@@ -59,14 +65,14 @@ fn after_a_command_that_could_not_become_its_program_no_post_stop_hook_runs() {
 fn a_stop_before_command_ends_the_pre_start_hook_and_runs_no_pre_stop_hook() {
     for (now, input, reported, killed) in [
         (at(2), STOP, vec![], vec![]),
-        (at(2), Input::Order(Order::Lose), vec![], vec![]),
+        (at(2), Input::Order(Order::Stop { reason: Reason::Lost, kill_after: Some(GRACE) }), vec![], vec![]),
         (at(2), Input::CandidateGone, vec![], vec![]),
         // Its timeout has passed as well.
-        (at(11), OK, vec![Effect::ReportDeadline], vec![Effect::KillTree]),
+        (at(11), OK, vec![DEADLINE], vec![Effect::KillTree]),
     ] {
         let mut policy = policy(ALL);
         let effects = policy.handle(now, input);
-        let stopped = vec![Effect::ReportUnready(HookEnd::Cut), Effect::AskTree];
+        let stopped = vec![unready(HookEnd::Cut), Effect::AskTree];
         let killed_at_once = !killed.is_empty();
         assert!(effects.into_iter().eq([reported, stopped, killed].concat()), "{effects:?}");
         // Even a stop that would wait for COMMAND without limit.
@@ -78,7 +84,7 @@ fn a_stop_before_command_ends_the_pre_start_hook_and_runs_no_pre_stop_hook() {
 #[test]
 fn a_lease_that_slips_away_leaves_each_part_of_the_stop_its_time() {
     let mut policy = policy(AROUND);
-    assert_eq!(policy.handle(at(11), Input::Tick), [Effect::ReportDeadline, Effect::RunPreStop]);
+    assert_eq!(policy.handle(at(11), Input::Tick), [DEADLINE, Effect::RunPreStop]);
     assert_eq!(policy.handle(at(13), Input::Tick), [Effect::KillHook, Effect::AskTree]);
     // The end of a killed hook is not the end of COMMAND.
     assert_eq!(policy.handle(at(13), Input::HookEnded(HookEnd::Signalled(9))), []);
@@ -101,10 +107,10 @@ fn a_hook_that_was_killed_does_not_shorten_an_orderly_stop() {
 #[test]
 fn a_guard_that_wakes_late_gives_the_grace_to_command_and_not_to_the_hook() {
     let mut late = policy(AROUND);
-    assert_eq!(late.handle(at(12), Input::Tick), [Effect::ReportDeadline, Effect::RunPreStop]);
+    assert_eq!(late.handle(at(12), Input::Tick), [DEADLINE, Effect::RunPreStop]);
     assert_eq!(late.wake_at(), at(13));
     let mut later = policy(AROUND);
-    assert_eq!(later.handle(at(14), Input::Tick), [Effect::ReportDeadline, Effect::AskTree]);
+    assert_eq!(later.handle(at(14), Input::Tick), [DEADLINE, Effect::AskTree]);
     let mut too_late = policy(AROUND);
     assert_eq!(too_late.handle(at(21), Input::Tick), [Effect::KillTree]);
     assert_eq!(too_late.handle(at(21), Input::Empty), [Effect::Finish]);
@@ -161,12 +167,8 @@ impl Below {
                     (self.hook, self.command, self.rest) = (false, false, false);
                 }
                 Effect::Finish => prop_assert!(self.is_empty()),
-                Effect::ReportUnready(_) => prop_assert!(self.count(Effect::Start) == 0),
-                Effect::AskTree
-                | Effect::ReportOverrun
-                | Effect::ReportDeadline
-                | Effect::Signal(_)
-                | Effect::Continue => {}
+                Effect::Report(TreeEvent::Unready(_)) => prop_assert!(self.count(Effect::Start) == 0),
+                Effect::AskTree | Effect::Report(_) | Effect::Signal(_) | Effect::Continue => {}
             }
         }
         if self.is_empty() && input != Input::Empty && self.count(Effect::Finish) == 0 && !self.seen.is_empty() {
@@ -193,9 +195,11 @@ enum Step {
 fn steps() -> impl Strategy<Value = (u64, Step)> {
     let step = prop_oneof![
         (9_u64..60).prop_map(|kill_at| Step::Order(Order::Extend(until(kill_at)))),
-        proptest::option::of(0_u64..20)
-            .prop_map(|after| Step::Order(Order::Stop { kill_after: after.map(Duration::from_secs) })),
-        Just(Step::Order(Order::Lose)),
+        proptest::option::of(0_u64..20).prop_map(|after| Step::Order(Order::Stop {
+            reason: Reason::Asked,
+            kill_after: after.map(Duration::from_secs)
+        })),
+        Just(Step::Order(Order::Stop { reason: Reason::Lost, kill_after: Some(GRACE) })),
         Just(Step::Order(Order::Kill)),
         Just(Step::CandidateGone),
         (0_i32..2).prop_map(Step::HookEnds),
