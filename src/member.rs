@@ -254,7 +254,7 @@ impl Member {
     /// If the member leaves first.
     pub async fn leadership(&self) -> Result<Leadership, Error> {
         let left = |farewell: Result<(), Error>| Err(farewell.err().unwrap_or(Error::Stopped));
-        self.until(|shared| shared.hold().map(Ok).or_else(|| shared.farewell().map(left))).await
+        self.shared.until(|| self.shared.hold().map(Ok).or_else(|| self.shared.farewell().map(left))).await
     }
 
     /// The leadership, if this member leads right now.
@@ -311,20 +311,7 @@ impl Member {
     /// If the lease could not be given back, so that it ends by itself; or why the member had already left.
     pub async fn stop(&self) -> Result<(), Error> {
         self.shared.ask();
-        self.until(|shared| shared.farewell()).await
-    }
-
-    /// Looks after each change of the role, until `found` finds what is waited for.
-    async fn until<T>(&self, found: impl Fn(&Arc<Shared>) -> Option<T>) -> T {
-        let mut roles = self.shared.watch();
-        loop {
-            roles.borrow_and_update();
-            if let Some(found) = found(&self.shared) {
-                return found;
-            }
-            // The sender lives at least as long as this member.
-            let _ = roles.changed().await;
-        }
+        self.shared.until(|| self.shared.farewell()).await
     }
 }
 

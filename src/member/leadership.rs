@@ -398,6 +398,19 @@ impl Shared {
         self.roles.subscribe()
     }
 
+    /// Looks after each change of the role, until `found` finds what is waited for.
+    pub(super) async fn until<T>(&self, found: impl Fn() -> Option<T>) -> T {
+        let mut roles = self.watch();
+        loop {
+            roles.borrow_and_update();
+            if let Some(found) = found() {
+                return found;
+            }
+            // The sender lives as long as this.
+            let _ = roles.changed().await;
+        }
+    }
+
     /// Takes the current leadership, if work may begin.
     pub(super) fn hold(self: &Arc<Self>) -> Option<Leadership> {
         if self.is_copy() {
@@ -475,26 +488,13 @@ impl Leadership {
     /// [`Builder::kill_after`](crate::Builder::kill_after)) is left to end it and to drop this, unless the process is
     /// suspended or frozen at that time.
     pub async fn ending(&self) -> Ending {
-        let mut told = pin!(self.told_to_end());
+        let mut told = pin!(self.shared.until(|| self.why_ending()));
         // The clock is asked at each poll: after a freeze, a task may wake before the keeper, and go on with its work.
         poll_fn(|context| match self.why_ending() {
             Some(why) => Poll::Ready(why),
             None => told.as_mut().poll(context),
         })
         .await
-    }
-
-    async fn told_to_end(&self) -> Ending {
-        let mut roles = self.shared.watch();
-        loop {
-            roles.borrow_and_update();
-            if let Some(why) = self.why_ending() {
-                return why;
-            }
-            if roles.changed().await.is_err() {
-                return Ending::Lost;
-            }
-        }
     }
 }
 

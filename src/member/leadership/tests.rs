@@ -54,24 +54,6 @@ fn next(told: &mut Told) -> Option<TreeEvent> {
 }
 
 #[test]
-fn the_tree_is_dead_when_the_last_leadership_is_dropped_and_not_before() {
-    let (shared, mut told) = leading(Overrun::Abort, Deadline::NONE);
-    let one = shared.hold().unwrap();
-    let other = one.clone();
-    drop(one);
-    shared.stop(Stop::Orderly { reason: Reason::Asked, kill_after: None });
-    assert_eq!((other.why_ending(), other.is_valid()), (Some(Ending::Asked), true));
-    assert!(shared.hold().is_none(), "nothing begins while it ends");
-    assert_eq!(next(&mut told), None);
-    let third = other.clone();
-    drop(other);
-    assert_eq!(next(&mut told), None);
-    drop(third);
-    assert_eq!(next(&mut told), Some(TreeEvent::Dead));
-    assert_eq!(next(&mut told), None);
-}
-
-#[test]
 fn without_a_keeper_the_clock_alone_ends_it() {
     let (shared, _told, leadership, deadline) = held_for_a_moment();
     let leads = shared.is_leader() && leadership.why_ending().is_none();
