@@ -294,7 +294,7 @@ impl Guard {
     fn set_command(&mut self, command: Pid) {
         self.command = Some(command);
         if let Some(terminal) = &mut self.terminal {
-            terminal.set_borrower(command);
+            terminal.borrower = Some(command);
         }
     }
 

@@ -125,10 +125,6 @@ fn prepare_to_kill(means: Means) -> Priority {
     priority::raise(means.scheduling)
 }
 
-fn is_socket(file: &OwnedFd) -> bool {
-    getsockopt(file, SockType).is_ok()
-}
-
 struct Backstop {
     /// Some while the guard has not been reaped.
     guard: Option<Pid>,
@@ -176,6 +172,7 @@ impl Backstop {
                         if let Some(leaf) = self.tree.leaf() {
                             leaf.remove();
                         }
+                        let is_socket = |file: &OwnedFd| getsockopt(file, SockType).is_ok();
                         let (anchors, lease_files): (Vec<_>, Vec<_>) = lease_files.into_iter().partition(is_socket);
                         // Close the files that hold the lease before reporting that the tree is dead.
                         drop(lease_files);

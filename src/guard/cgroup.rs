@@ -24,7 +24,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{AccessFlags, Pid, UnlinkatFlags, Whence, faccessat, getpid, lseek, read, unlinkat, write};
+use nix::unistd::{AccessFlags, Pid, UnlinkatFlags, Whence, faccessat, getpid, lseek, unlinkat, write};
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
@@ -88,23 +88,16 @@ impl Cgroup {
 
     /// Whether systemd delegated the shares of the processors too.
     pub fn has_weight(&self) -> bool {
-        let mut text = [0; 256];
-        let file = open(&self.directory, c"cgroup.controllers", OFlag::O_RDONLY);
-        let length = file.ok().and_then(|file| read(file, &mut text).ok()).unwrap_or(0);
-        self.is_delegated && text[..length].split(u8::is_ascii_whitespace).any(|name| name == b"cpu")
+        let controllers = fs::read_to_string(self.path.join("cgroup.controllers")).unwrap_or_default();
+        self.is_delegated && controllers.split_ascii_whitespace().any(|name| name == "cpu")
     }
 
     /// Gives this process and its helpers the largest share of the processors, and COMMAND's leaves what is usual. Call
     /// it after [`Self::make_room`].
     pub fn weigh(&self) {
-        let put = |directory: &OwnedFd, name: &CStr, text: &str| {
-            let _ = open(directory, name, OFlag::O_WRONLY).and_then(|file| Ok(write(file, text.as_bytes())?));
-        };
         // Refused while somebody else's processes are in the directory itself.
-        put(&self.directory, c"cgroup.subtree_control", "+cpu");
-        if let Ok(supervisor) = open(&self.directory, SUPERVISOR, OFlag::O_DIRECTORY) {
-            put(&supervisor, c"cpu.weight", WEIGHT);
-        }
+        let _ = fs::write(self.path.join("cgroup.subtree_control"), "+cpu");
+        let _ = fs::write(self.path.join("supervisor/cpu.weight"), WEIGHT);
     }
 
     pub fn path(&self) -> &Path {

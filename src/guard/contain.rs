@@ -38,9 +38,8 @@ pub enum Contain {
 #[derive(Debug)]
 pub struct Containment {
     pub means: Means,
-    cgroup: Option<Cgroup>,
-    /// Why there is no cgroup, unless `--contain walk` ruled it out.
-    why_no_cgroup: Option<String>,
+    /// Or why there is none, unless `--contain walk` ruled it out.
+    cgroup: Result<Cgroup, Option<String>>,
     /// `--contain cgroup` was given.
     wants_cgroup: bool,
 }
@@ -62,19 +61,18 @@ impl Containment {
     pub fn find(contain: Contain) -> Result<Self, String> {
         let table = read_table();
         let walks = walks(table.as_deref());
-        let (cgroup, why_no_cgroup) = match contain {
-            Contain::Walk => (None, None),
-            Contain::Auto | Contain::Cgroup | Contain::Pidns => match table.and_then(|table| Cgroup::ours(&table)) {
-                Err(why) if contain == Contain::Cgroup => {
-                    return Err(format!("--contain cgroup does not work here: {why}"));
-                }
-                Err(why) => (None, Some(why)),
-                Ok(cgroup) => (Some(cgroup), None),
-            },
+        let cgroup = match contain {
+            Contain::Walk => Err(None),
+            Contain::Auto | Contain::Cgroup | Contain::Pidns => {
+                table.and_then(|table| Cgroup::ours(&table)).map_err(Some)
+            }
         };
+        if let (Contain::Cgroup, Err(Some(why))) = (contain, &cgroup) {
+            return Err(format!("--contain cgroup does not work here: {why}"));
+        }
         let namespaces = if contain == Contain::Pidns { Some(find_namespaces()?) } else { None };
         match walks {
-            Err(why) if cgroup.is_none() && namespaces.is_none() => Err(format!(
+            Err(why) if cgroup.is_err() && namespaces.is_none() => Err(format!(
                 "cannot see the processes to kill: {why}; mount a /proc of this PID namespace without hidepid, or use \
                  --contain pidns or a delegated cgroup"
             )),
@@ -86,7 +84,6 @@ impl Containment {
                     raises: raises(),
                 },
                 cgroup,
-                why_no_cgroup,
                 wants_cgroup: contain == Contain::Cgroup,
             }),
         }
@@ -94,7 +91,7 @@ impl Containment {
 
     /// Moves this process out of the way of the cgroups that it will make.
     pub fn make_room(&mut self) -> Result<(), String> {
-        let Some(cgroup) = &self.cgroup else { return Ok(()) };
+        let Ok(cgroup) = &self.cgroup else { return Ok(()) };
         let Err(error) = cgroup.make_room() else {
             if self.has_weight() && !priority::may_be_real_time(self.means.scheduling) {
                 cgroup.weigh();
@@ -105,8 +102,7 @@ impl Containment {
         if !self.may_do_without_a_cgroup() {
             return Err(format!("--contain cgroup does not work here: {why}"));
         }
-        self.cgroup = None;
-        self.why_no_cgroup = Some(why);
+        self.cgroup = Err(Some(why));
         Ok(())
     }
 
@@ -116,29 +112,29 @@ impl Containment {
 
     /// Whether the helpers get the largest share of the processors where they have no real-time priority.
     pub fn has_weight(&self) -> bool {
-        self.means.raises && self.cgroup.as_ref().is_some_and(Cgroup::has_weight)
+        self.means.raises && self.cgroup.as_ref().is_ok_and(Cgroup::has_weight)
     }
 
     /// The kill method, as `--contain` spells it.
     pub fn method(&self) -> &'static str {
         let method = match (&self.means.namespaces, &self.cgroup) {
             (Some(_), _) => Contain::Pidns,
-            (None, Some(_)) => Contain::Cgroup,
-            (None, None) => Contain::Walk,
+            (None, Ok(_)) => Contain::Cgroup,
+            (None, Err(_)) => Contain::Walk,
         };
         method.into_str()
     }
 
     /// True when something can kill processes outside COMMAND's PID namespace: its hooks.
     pub fn kills_hooks(&self) -> bool {
-        self.means.walks || self.cgroup.is_some()
+        self.means.walks || self.cgroup.is_ok()
     }
 
     /// Makes a tree for a COMMAND that will be started, with a cgroup of its own if possible.
     pub fn new_tree(&self) -> io::Result<Tree> {
         let mut walk = self.means.walks.then(Walk::open).transpose()?;
         let earlier_children = tree::earlier_children(walk.as_mut());
-        let leaf = match self.cgroup.as_ref().map(Cgroup::new_leaf).transpose() {
+        let leaf = match self.cgroup.as_ref().ok().map(Cgroup::new_leaf).transpose() {
             Err(error) if self.may_do_without_a_cgroup() => {
                 tracing::warn!("cannot make a cgroup for the command: {error}; continuing without it");
                 None
@@ -158,13 +154,13 @@ impl fmt::Display for Containment {
             None => {}
         }
         let after = |first: bool| if first { "" } else { ", then " };
-        if let Some(cgroup) = &self.cgroup {
+        if let Ok(cgroup) = &self.cgroup {
             write!(f, "{}a cgroup below {}", after(namespaces.is_none()), cgroup.path().display())?;
         }
         if walks {
-            write!(f, "{}the walk over /proc", after(namespaces.is_none() && self.cgroup.is_none()))?;
+            write!(f, "{}the walk over /proc", after(namespaces.is_none() && self.cgroup.is_err()))?;
         }
-        if let Some(why) = &self.why_no_cgroup {
+        if let Err(Some(why)) = &self.cgroup {
             write!(f, " (no cgroup: {why})")?;
         }
         Ok(())

@@ -47,7 +47,7 @@ pub struct Foreground {
     /// The candidate's process group, which has the terminal when COMMAND does not.
     owner: Pid,
     /// COMMAND's process group, kept after COMMAND ended.
-    borrower: Option<Pid>,
+    pub(super) borrower: Option<Pid>,
     /// COMMAND had the terminal or asked for it, so it gets it when the job is continued.
     wanted: bool,
     /// The modes before COMMAND had the terminal. Some once it has had it.
@@ -88,10 +88,6 @@ impl Foreground {
         self.save_modes();
         self.wanted = true;
         Some(self.device.as_fd())
-    }
-
-    pub fn set_borrower(&mut self, group: Pid) {
-        self.borrower = Some(group);
     }
 
     /// Takes note of the modes, unless that was done. In the background they are those of a shell at its prompt.

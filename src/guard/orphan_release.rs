@@ -30,7 +30,7 @@ impl OrphanRelease {
     /// Makes the release, and says what became of it. The tree must be dead.
     pub fn make(&self) {
         let Self { candidate: Candidate { shard, owner, .. }, term, .. } = self;
-        let said = match self.release_in_a_runtime() {
+        let said = match self.release() {
             Ok(released) => {
                 let what = match released {
                     Release::Released => "released after it was killed",
@@ -43,24 +43,22 @@ impl OrphanRelease {
         terminal::say_last(format_args!("{}leaderrun: {said}", terminal::time()));
     }
 
-    fn release_in_a_runtime(&self) -> Result<Release, String> {
+    fn release(&self) -> Result<Release, String> {
+        let Self { store_url, candidate, term } = self;
         runtime::check_threads()?;
         let runtime = runtime::of_one_thread().build().map_err(|error| error.to_string())?;
-        let released = runtime.block_on(self.release());
+        let released = runtime.block_on(async {
+            let location = Location::from_url(store_url.expose())?;
+            let store = location.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
+            let released = give_back(&*store, candidate, *term).await?;
+            // The history is for people; nothing depends on it.
+            let closed = history::close_killed(&*store, &candidate.shard, *term);
+            let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
+            Ok(released)
+        });
         // A name lookup may hang for a long time, and nobody needs its result.
         runtime.shutdown_background();
         released
-    }
-
-    async fn release(&self) -> Result<Release, String> {
-        let Self { store_url, candidate, term } = self;
-        let store =
-            Location::from_url(store_url.expose())?.open(REQUEST_TIMEOUT).await.map_err(|error| error.message)?;
-        let released = give_back(&*store, candidate, *term).await?;
-        // The history is for people; nothing depends on it.
-        let closed = history::close_killed(&*store, &candidate.shard, *term);
-        let _ = tokio::time::timeout(REQUEST_TIMEOUT, closed).await;
-        Ok(released)
     }
 }
 

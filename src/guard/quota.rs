@@ -28,13 +28,9 @@ impl Quota {
     pub fn find() -> Option<Self> {
         let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
         let table = read_table().ok()?;
-        let quotas = cgroups(&membership, &table).into_iter().filter_map(|(cgroup, version)| {
-            let text_of = |name: &str| fs::read_to_string(cgroup.join(name)).ok();
-            let text = match version {
-                Version::One => text_of("cpu.cfs_quota_us")? + &text_of("cpu.cfs_period_us")?,
-                Version::Two => text_of("cpu.max")?,
-            };
-            let (budget, period) = parsed(&text)?;
+        let quotas = cgroups(&membership, &table).into_iter().filter_map(|(cgroup, files)| {
+            let texts = files.iter().map(|name| fs::read_to_string(cgroup.join(name)).ok());
+            let (budget, period) = parsed(&texts.collect::<Option<String>>()?)?;
             Some(Self { budget, period, cgroup })
         });
         quotas.max_by_key(Self::pause)
@@ -57,30 +53,29 @@ impl fmt::Display for Quota {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
-    One,
-    Two,
-}
+/// The files of a quota and its period, in each version of cgroups.
+const ONE: &[&str] = &["cpu.cfs_quota_us", "cpu.cfs_period_us"];
+const TWO: &[&str] = &["cpu.max"];
 
-/// The cgroups of this process that may have a quota, and those above them, as far as they are mounted here.
-fn cgroups(membership: &str, table: &str) -> Vec<(PathBuf, Version)> {
+/// The cgroups of this process that may have a quota, and those above them, as far as they are mounted here. With the
+/// files that have it.
+fn cgroups(membership: &str, table: &str) -> Vec<(PathBuf, &'static [&'static str])> {
     let mut found = Vec::new();
     // cgroups(7): `0::PATH`, or `NUMBER:CONTROLLER,CONTROLLER:PATH` of version 1.
     for (controllers, own) in membership.lines().filter_map(|line| line.split_once(':')?.1.split_once(':')) {
-        let version = match controllers {
-            "" => Version::Two,
-            _ if has(controllers, "cpu") => Version::One,
+        let files = match controllers {
+            "" => TWO,
+            _ if has(controllers, "cpu") => ONE,
             _ => continue,
         };
-        let shows = |mount: &Mount<'_>| match version {
-            Version::Two => mount.kind == "cgroup2",
-            Version::One => mount.kind == "cgroup" && has(mount.options[1], "cpu"),
+        let shows = |mount: &Mount<'_>| match controllers {
+            "" => mount.kind == "cgroup2",
+            _ => mount.kind == "cgroup" && has(mount.options[1], "cpu"),
         };
         for mount in mounts(table).filter(shows) {
             if let Some(directory) = mount.directory_of(own) {
                 let above = directory.ancestors().take_while(|path| path.starts_with(&mount.point));
-                found.extend(above.map(|path| (path.to_owned(), version)));
+                found.extend(above.map(|path| (path.to_owned(), files)));
             }
         }
     }
@@ -121,15 +116,15 @@ mod tests {
                      32 23 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n";
         let membership = "3:cpuset:/\n2:cpu,cpuacct:/a/b\n0::/box/c\n";
         let found = cgroups(membership, table);
-        let found: Vec<_> = found.iter().map(|(path, version)| (path.to_str().unwrap(), *version)).collect();
+        let found: Vec<_> = found.iter().map(|(path, files)| (path.to_str().unwrap(), *files)).collect();
         assert_eq!(
             found,
             [
-                ("/sys/fs/cgroup/cpu/a/b", Version::One),
-                ("/sys/fs/cgroup/cpu/a", Version::One),
-                ("/sys/fs/cgroup/cpu", Version::One),
-                ("/sys/fs/cgroup/unified/c", Version::Two),
-                ("/sys/fs/cgroup/unified", Version::Two),
+                ("/sys/fs/cgroup/cpu/a/b", ONE),
+                ("/sys/fs/cgroup/cpu/a", ONE),
+                ("/sys/fs/cgroup/cpu", ONE),
+                ("/sys/fs/cgroup/unified/c", TWO),
+                ("/sys/fs/cgroup/unified", TWO),
             ]
         );
     }

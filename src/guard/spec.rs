@@ -42,7 +42,7 @@ impl GuardSpec {
 }
 
 /// COMMAND, and how its guard starts, watches and stops it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Plan {
     /// COMMAND and its arguments.
     pub words: Vec<Vec<u8>>,
