@@ -34,7 +34,7 @@ fn seconds(instant: BootInstant) -> String {
 fn in_words(action: &Action, now: BootInstant) -> String {
     match action {
         Action::Say(notice) => format!("log: {notice}"),
-        action => trace::done(action, now).expect("it has words"),
+        action => trace::done(action, now),
     }
 }
 

@@ -41,33 +41,3 @@ pub async fn held<'a>(
     });
     Ok(held.collect())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lease::Session;
-    use crate::store::lease_store::memory::reference;
-    use std::time::Duration;
-
-    #[tokio::test]
-    async fn a_host_is_held_back_from_the_shards_that_the_order_names_and_no_other_host_is() {
-        let store = reference();
-        let mut order = orders::pause(None, true, Some(Duration::from_mins(1))).unwrap();
-        order.prefix = Some("db/".to_owned());
-        let shard = shard_of("web1").unwrap();
-        orders::change(&store, &shard, |orders| orders.pause.replace(order.clone()).is_none()).await.unwrap();
-        let candidate = |host: &str, shard: &str| Candidate {
-            host: host.to_owned(),
-            shard: shard.parse().unwrap(),
-            session: Session::from_record("s"),
-            ..Candidate::example()
-        };
-        let pause = pause(&store, &candidate("web1", "db/main")).await.unwrap().unwrap();
-        assert!(pause.keep && pause.left.is_some() && pause.said.starts_with("on web1 by "), "{pause:?}");
-        for (host, shard) in [("web1", "report"), ("web2", "db/main"), ("we#b", "db/main")] {
-            assert_eq!(super::pause(&store, &candidate(host, shard)).await, Ok(None), "{host} {shard}");
-        }
-        let held = held(&store, ["web1", "web2", "a/b"]).await.unwrap();
-        assert_eq!(held.keys().collect::<Vec<_>>(), ["web1"]);
-    }
-}

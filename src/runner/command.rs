@@ -2,10 +2,8 @@
 
 use crate::guard::Plan;
 use crate::guard::contain::Containment;
-use crate::lease::{Candidate, Term};
-use crate::observe::query_socket::QuerySocket;
+use crate::lease::Candidate;
 use crate::observe::systemd;
-use crate::store::Takeover;
 use crate::store::url::Secret;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -21,27 +19,6 @@ pub struct Command {
     pub containment: Arc<Containment>,
     /// The store in which the backstop gives the lease back if we are killed; None where the kernel does that.
     pub store_url: Option<Secret>,
-}
-
-impl Command {
-    /// Sets the environment for a leadership.
-    pub(super) fn set_leadership(
-        &mut self,
-        candidate: &Candidate,
-        term: Term,
-        query_socket: Option<&QuerySocket>,
-        notifies: bool,
-        takeover: Takeover,
-    ) {
-        self.environment = inherited(candidate, notifies);
-        self.environment.push(("LEADERRUN_TERM".into(), term.to_string().into()));
-        self.environment.extend(self.job.iter().map(|(name, value)| ((*name).into(), value.into())));
-        let slot = candidate.shard.slot().map(|slot| slot.to_string());
-        self.environment.extend(slot.map(|slot| ("LEADERRUN_SLOT".into(), slot.into())));
-        self.environment.push(("LEADERRUN_TAKEOVER".into(), takeover.into_str().into()));
-        let variables = query_socket.map(QuerySocket::variables).into_iter().flatten();
-        self.environment.extend(variables.map(|(name, value)| (name.into(), value.into())));
-    }
 }
 
 /// Our environment for a child. It leaves out our own settings (a store URL may hold a password) and the service

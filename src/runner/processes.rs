@@ -17,7 +17,7 @@ use crate::observe::query_socket::QuerySocket;
 use crate::observe::systemd::Notifier;
 use crate::observe::waiting::WaitingLog;
 use crate::observe::{Observer, terminal};
-use crate::runner::command::Command;
+use crate::runner::command::{Command, inherited};
 use crate::runner::driver::Host;
 use crate::runner::guard_handle::{self, GuardEvent, GuardHandle};
 use crate::runner::or_never;
@@ -305,7 +305,12 @@ impl Host for Processes {
             measure.under_a_quota = quota.is_some();
             measure.presumed = self.late.max(quota.map_or(Duration::ZERO, |quota| quota.presumed_lateness()));
         }
-        self.command.set_leadership(candidate, term, self.observers.query_socket.as_ref(), notifies, takeover);
+        let told = [("LEADERRUN_TERM", term.to_string()), ("LEADERRUN_TAKEOVER", takeover.into_str().to_owned())];
+        let slot = candidate.shard.slot().map(|slot| ("LEADERRUN_SLOT", slot.to_string()));
+        let socket = self.observers.query_socket.as_ref().map(QuerySocket::variables);
+        let told = told.into_iter().chain(slot).chain(socket.into_iter().flatten()).chain(self.command.job.clone());
+        self.command.environment = inherited(candidate, notifies);
+        self.command.environment.extend(told.map(|(name, value)| (name.into(), value.into())));
         self.observers.tell(|observer| observer.began(&candidate.shard, term, deadline));
         let command = &self.command;
         let mut started = Err(io::Error::other("the store did not answer"));

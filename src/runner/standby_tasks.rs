@@ -10,7 +10,6 @@
 use crate::election::{Event, GUARD_PATIENCE, HookEnd, LogEvent, TreeEvent};
 use crate::guard::Plan;
 use crate::guard::contain::Containment;
-use crate::guard::hooks::Hooks;
 use crate::guard::policy::Order;
 use crate::guard::wire::Report;
 use crate::lease::{Candidate, Deadline, Term, show};
@@ -284,11 +283,7 @@ impl StandbyTasks {
             words: ["/bin/sh".into(), "-c".into(), string].map(OsString::into_vec).into(),
             stop_signal: self.duties.stop_signal as i32,
             grace,
-            hooks: Hooks::default(),
-            health: None,
-            measure: None,
-            terminal_group: None,
-            max_run: None,
+            ..Plan::default()
         };
         let command = Command {
             plan,

@@ -7,34 +7,28 @@ use crate::lease::{Deadline, show, show_seconds};
 use crate::store::{Answer, Claim, Holder, Observation, Release, Renewal};
 use crate::time::BootInstant;
 use std::time::Duration;
-use tracing::Level;
 
 pub(super) fn event(event: &Event) {
-    if !tracing::enabled!(Level::TRACE) {
-        return;
-    }
-    if let Some(words) = heard(event, BootInstant::now()) {
-        tracing::trace!(heard = ?event, "{words}");
-    } else {
+    // Nothing was heard: time has passed.
+    if matches!(event, Event::Tick) {
         tracing::trace!(heard = ?event);
+    } else {
+        tracing::trace!(heard = ?event, "{}", heard(event, BootInstant::now()));
     }
 }
 
 pub(super) fn action(action: &Action) {
-    if !tracing::enabled!(Level::TRACE) {
-        return;
-    }
-    if let Some(words) = done(action, BootInstant::now()) {
-        tracing::trace!(?action, "-> {words}");
-    } else {
+    // A line of the log is logged.
+    if matches!(action, Action::Say(_)) {
         tracing::trace!(?action);
+    } else {
+        tracing::trace!(?action, "-> {}", done(action, BootInstant::now()));
     }
 }
 
-/// None where nothing was heard: time has passed.
-fn heard(event: &Event, now: BootInstant) -> Option<String> {
-    Some(match event {
-        Event::Tick => return None,
+fn heard(event: &Event, now: BootInstant) -> String {
+    match event {
+        Event::Tick => "time has passed".to_owned(),
         Event::Claimed { sent, answer } => answered("claim", Some(now.since(*sent)), answer, |claim| match claim {
             Claim::Granted(grant) => match grant.start_after.map(|start_after| start_after.since(now)) {
                 Some(wait) => format!("granted, term {}, to start in {}", grant.term, show(wait)),
@@ -79,13 +73,12 @@ fn heard(event: &Event, now: BootInstant) -> Option<String> {
         }),
         Event::Asked { signal } => format!("signal {signal}"),
         Event::StandbyTasksDead => "the standby tasks are dead".to_owned(),
-    })
+    }
 }
 
-/// None for log lines: they are logged.
-pub fn done(action: &Action, now: BootInstant) -> Option<String> {
-    Some(match action {
-        Action::Say(_) => return None,
+pub fn done(action: &Action, now: BootInstant) -> String {
+    match action {
+        Action::Say(notice) => notice.to_string(),
         Action::Claim => "claim the lease".to_owned(),
         Action::Observe => "look at the lease".to_owned(),
         Action::Renew { sequence, .. } => format!("renew the lease (renewal {sequence})"),
@@ -119,7 +112,7 @@ pub fn done(action: &Action, now: BootInstant) -> Option<String> {
         Action::ReleaseOver { failed: None } => "the leadership is over".to_owned(),
         Action::ReleaseOver { failed: Some(why) } => format!("the leadership is over, and not released: {why}"),
         Action::End(outcome) => format!("leave: {}", left(outcome)),
-    })
+    }
 }
 
 /// The answer to a request, and how long it took.
