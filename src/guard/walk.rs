@@ -355,11 +355,6 @@ mod tests {
         assert_eq!(parse(42, b"42 (a) S 7 42 1"), None, "the kernel never writes that");
     }
 
-    /// Two processes below a shell, which is returned.
-    fn family() -> std::process::Child {
-        std::process::Command::new("sh").args(["-c", "sleep 1000 & sleep 1000 & wait"]).spawn().unwrap()
-    }
-
     fn found_below(walk: &mut Walk, top: Pid, earlier_children: &HashSet<Pid>) -> (Vec<Pid>, Found) {
         let mut pids = Vec::new();
         let found = walk.down(top, earlier_children, BootInstant::NEVER, |process| pids.push(process.pid));
@@ -370,7 +365,8 @@ mod tests {
     fn a_walk_down_finds_what_is_below_and_says_if_it_was_found_before() {
         let mut walk = Walk::open().unwrap();
         let nobody = HashSet::new();
-        let mut shell = family();
+        let two = "sleep 1000 & sleep 1000 & wait";
+        let mut shell = std::process::Command::new("sh").args(["-c", two]).spawn().unwrap();
         let top = Pid::from_raw(i32::try_from(shell.id()).unwrap());
         let begun = std::time::Instant::now();
         let below = loop {
