@@ -30,11 +30,12 @@ mod record;
 mod sockets;
 mod watch;
 
-use super::{Delivery, Store, StoreError};
+use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;
 use crate::text::in_words;
 use network_file_system::refuse_network;
 use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 use parking_lot::Mutex;
 use sockets::PathSockets;
 use std::collections::HashMap;
@@ -83,9 +84,16 @@ impl FileStore {
     fn names(&self) -> Result<Vec<String>, StoreError> {
         let name = |entry: io::Result<DirEntry>| entry.map(|entry| entry.file_name().into_string().ok()).transpose();
         match fs::read_dir(&self.directory).and_then(|entries| entries.filter_map(name).collect()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.can_be_made().map(|()| Vec::new()),
             names => names.map_err(|error| explain("cannot read the directory", &self.directory, &error)),
         }
+    }
+
+    /// A directory that is missing has no shards, but is no store if nobody can make it.
+    fn can_be_made(&self) -> Result<(), StoreError> {
+        let above = self.directory.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
+        let checked = if above == self.directory { Ok(()) } else { access(above, AccessFlags::W_OK) };
+        checked.map_err(|error| explain("cannot create the directory", &self.directory, &error.into()))
     }
 
     fn make_directory(&self) -> Result<(), StoreError> {
@@ -133,8 +141,8 @@ impl FileStore {
         }
     }
 
-    fn is_locked(&self, shard: &Shard) -> Result<bool, StoreError> {
-        Ok(self.lock_state(shard)? == lock::State::Held)
+    fn held_by(&self, shard: &Shard) -> Result<Option<Holder>, StoreError> {
+        if self.lock_state(shard)? == lock::State::Held { self.holder(shard).map(Some) } else { Ok(None) }
     }
 }
 
@@ -155,6 +163,8 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
         | io::ErrorKind::ReadOnlyFilesystem
         | io::ErrorKind::NotFound
         | io::ErrorKind::IsADirectory
+        // Of a file system that cannot do this.
+        | io::ErrorKind::Unsupported
         | io::ErrorKind::InvalidFilename => elsewhere(),
         // A link that leads nowhere or in a circle.
         _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => elsewhere(),
@@ -167,6 +177,13 @@ fn explain(what: &str, path: &Path, error: &io::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::ErrorKind;
+
+    #[test]
+    fn a_file_system_that_cannot_do_what_a_store_needs_is_no_outage() {
+        let unknown_call = Errno::ENOSYS.into();
+        assert_eq!(explain("cannot write", Path::new("/d/x"), &unknown_call).kind, ErrorKind::Misconfigured);
+    }
 
     #[test]
     fn a_file_of_a_shard_shows_its_name_and_drafts_and_other_files_do_not() {

@@ -22,7 +22,10 @@ const RECORD: usize = 4096;
 impl Administration for FileStore {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         let record = self.read_record(shard)?;
-        let holder = if self.is_locked(shard)? { Some(self.holder(shard)?) } else { None };
+        let holder = self.held_by(shard)?;
+        if record.is_none() && holder.is_none() {
+            self.can_be_made()?;
+        }
         Ok(Report { holder, last_term: record.map(|record| record.term) })
     }
 
@@ -46,10 +49,7 @@ impl Administration for FileStore {
     }
 
     async fn revoke(&self, shard: &Shard, _term: Term) -> Result<Release, StoreError> {
-        if !self.is_locked(shard)? {
-            return Ok(Release::NotHeld);
-        }
-        let Holder { owner, pid, .. } = self.holder(shard)?;
+        let Some(Holder { owner, pid, .. }) = self.held_by(shard)? else { return Ok(Release::NotHeld) };
         let process = pid.map_or_else(|| "its process".to_owned(), |pid| format!("process {pid}"));
         Err(StoreError::misconfigured(format!(
             "{} is held open by {owner}: the kernel frees it when its holder has ended, so end {process}",

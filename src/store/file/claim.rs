@@ -36,11 +36,8 @@ impl Leases for FileStore {
 
     async fn observe(&self, shard: &Shard) -> Result<Observation, StoreError> {
         // A lock that we have won ourselves, but not claimed yet, does not keep us out.
-        Ok(if !self.has_won(shard) && self.is_locked(shard)? {
-            Observation::Held(self.holder(shard)?)
-        } else {
-            Observation::Free
-        })
+        let holder = if self.has_won(shard) { None } else { self.held_by(shard)? };
+        Ok(holder.map_or(Observation::Free, Observation::Held))
     }
 
     /// The lock needs no prolonging, but is worth nothing once its file was deleted.
@@ -57,9 +54,7 @@ impl Leases for FileStore {
         {
             return Ok(Renewed::alone(Renewal::Renewed));
         }
-        let holder =
-            self.is_locked(shard).and_then(|locked| if locked { self.holder(shard).map(Some) } else { Ok(None) });
-        Ok(Renewed::alone(Renewal::Lost(holder.ok().flatten())))
+        Ok(Renewed::alone(Renewal::Lost(self.held_by(shard).ok().flatten())))
     }
 
     async fn release(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {

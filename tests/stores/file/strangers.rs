@@ -116,12 +116,18 @@ fn a_candidate_that_waits_for_a_leader_whose_sockets_are_flooded_leaves_when_it_
 #[test]
 fn a_stranger_who_asks_how_things_stand_is_denied_in_one_line() {
     let place = open_place();
+    let is_denied = |verb: &[&str], why: &str| {
+        let (_programs, mut command) = as_nobody(env!("CARGO_BIN_EXE_leaderctl"));
+        end_of(command.args(["--store", &place.url]).args(verb)).refused(77, why);
+    };
+    for verb in [&["status", "shard"][..], &["list"]] {
+        is_denied(verb, "cannot create the directory");
+    }
     place.run(&[], &["true"]).good();
     for mode in [0o700, 0o755] {
         set_mode(&place.directory(), mode);
         for verb in [&["status", "shard"][..], &["list"], &["history", "shard"]] {
-            let (_programs, mut command) = as_nobody(env!("CARGO_BIN_EXE_leaderctl"));
-            end_of(command.args(["--store", &place.url]).args(verb)).refused(77, "permission denied");
+            is_denied(verb, "permission denied");
         }
     }
 }
