@@ -19,7 +19,7 @@ use crate::lease::show;
 use crate::store::allowance::{Allowance, Counted, MOST};
 use crate::store::error::joined;
 use crate::store::kept_connection::{self, Kept, Pending, in_doubt};
-use crate::store::socket::Bytes;
+use crate::store::socket::{Bytes, Place};
 use crate::store::{ErrorKind, StoreError, tls};
 use futures_util::stream::{self, Stream, StreamExt};
 use hyper_util::rt::TokioIo;
@@ -73,6 +73,10 @@ impl Client {
             config.alpn_protocols = vec![b"h2".to_vec()];
             TlsConnector::from(Arc::new(config))
         });
+        for name in address.hosts.iter().filter_map(Place::name).filter(|_| tls.is_some()) {
+            ServerName::try_from(name)
+                .map_err(|_| StoreError::misconfigured(format!("{name} is not a valid name for TLS")))?;
+        }
         Ok(Self {
             address: address.clone(),
             bound: kept_connection::bound(request_timeout),

@@ -47,6 +47,8 @@ async fn a_peer_that_cannot_be_verified_is_not_asked_and_the_reason_is_shown() {
     }
     let location = Location::from_url(&format!("etcds://{host}?ca=/nowhere")).unwrap();
     misconfigured(location.open(REQUEST_TIMEOUT).await, "/nowhere cannot be used for TLS");
+    let location = Location::from_url(&format!("etcds://a..b?ca={}", tls.path("ca.pem"))).unwrap();
+    misconfigured(location.open(REQUEST_TIMEOUT).await, "a..b is not a valid name for TLS");
     let plain = Server::start();
     let url = format!("etcds://{}?ca={}", plain.host(), tls.path("ca.pem"));
     not_applied(open(&url).await.claim(&one).await, &format!("cannot reach etcd at {}: ", plain.host()));
