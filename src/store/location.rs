@@ -4,6 +4,8 @@
 //! and parts that were shown to be harmless.
 
 use super::file::FileStore;
+#[allow(unused_imports, reason = "all stores but that of files use it")]
+use super::lease_store::over;
 use super::{Delivery, Store, StoreError};
 use crate::text;
 use std::fmt;
@@ -241,29 +243,21 @@ impl Location {
         match self {
             Self::File { directory } => Ok(Arc::new(FileStore::open(directory)?)),
             #[cfg(feature = "dynamodb")]
-            Self::DynamoDb(address) => {
-                super::dynamodb::Table::open(address, request_timeout).await.map(super::lease_store::over)
-            }
+            Self::DynamoDb(address) => super::dynamodb::Table::open(address, request_timeout).await.map(over),
             #[cfg(feature = "bucket")]
-            Self::Bucket(address) => {
-                super::bucket::Objects::open(address, request_timeout).await.map(super::lease_store::over)
-            }
+            Self::Bucket(address) => super::bucket::Objects::open(address, request_timeout).await.map(over),
             #[cfg(feature = "redis")]
-            Self::Redis(address) => super::redis::Hashes::open(address, request_timeout).map(super::lease_store::over),
+            Self::Redis(address) => super::redis::Hashes::open(address, request_timeout).map(over),
             #[cfg(feature = "postgres")]
-            Self::Postgres(address) => {
-                super::sql::postgres::open(address, request_timeout).map(super::lease_store::over)
-            }
+            Self::Postgres(address) => super::sql::postgres::open(address, request_timeout).map(over),
             #[cfg(feature = "mysql")]
-            Self::Mysql(address) => super::sql::mysql::open(address, request_timeout).map(super::lease_store::over),
+            Self::Mysql(address) => super::sql::mysql::open(address, request_timeout).map(over),
             #[cfg(feature = "nats")]
-            Self::Nats(address) => super::nats::Keys::open(address, request_timeout).map(super::lease_store::over),
+            Self::Nats(address) => super::nats::Keys::open(address, request_timeout).map(over),
             #[cfg(feature = "etcd")]
-            Self::Etcd(address) => super::etcd::Keys::open(address, request_timeout).map(super::lease_store::over),
+            Self::Etcd(address) => super::etcd::Keys::open(address, request_timeout).map(over),
             #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(address) => {
-                Ok(super::lease_store::over(super::kubernetes::Objects::open(address, request_timeout)))
-            }
+            Self::Kubernetes(address) => Ok(over(super::kubernetes::Objects::open(address, request_timeout))),
         }
     }
 

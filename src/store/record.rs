@@ -53,36 +53,3 @@ impl Record {
         Ours::of(self.text, self.session, self.term, self.sequence, self.ends_ms)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lease::Term;
-    use crate::store::expiry::Undated;
-    use crate::store::lease_store::documents::{Content, Ends, Leadership, Life, Version};
-    use std::time::Duration;
-
-    #[test]
-    fn a_record_is_read_as_it_was_written_and_one_of_an_earlier_build_is_named() {
-        let leadership = Leadership { session: Session::from_record("s"), term: Term(7) };
-        let absent = Found { content: Content::Absent, version: Version::default() };
-        for leadership in [None, Some(leadership)] {
-            for ends in [Ends::Never, Ends::In(Duration::from_secs(1))] {
-                let leads = leadership.as_ref();
-                let draft = Draft { text: "x", leadership: leads, sequence: 3, ends, wakes: false, owner: None };
-                let record = Record::new(&draft, &absent, &Undated).expect("random bytes");
-                let read = Record::read(record.json().as_bytes()).expect("it is ours");
-                assert_eq!(read.write, record.write);
-                let ours = read.document();
-                assert_eq!((ours.text.as_str(), ours.leadership.as_ref(), ours.sequence), ("x", leads, 3));
-                assert_eq!(matches!(ours.life, Life::Ends(1_800_000_001_000..)), ends != Ends::Never, "{ours:?}");
-                // Another write keeps what stands.
-                let over = Found { content: Content::Ours(ours.clone()), version: Version::default() };
-                let kept = Record::new(&Draft { sequence: 0, ends: Ends::Keep, ..draft }, &over, &Undated);
-                assert_eq!(kept.expect("random bytes").document(), ours);
-            }
-        }
-        let why = Record::read(br#"{"format":1,"shard":"db","write":"x","term":3}"#).expect_err("another format");
-        assert_eq!(why, "its format is 1, and this release reads 2");
-    }
-}
