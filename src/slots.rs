@@ -20,6 +20,7 @@ use crate::election::Directives;
 use crate::lease::{Candidate, MOST_SLOTS, Shard, Term};
 use crate::notes::hosts;
 use crate::notes::orders::{self, Orders};
+use crate::store::parallel::FEW;
 use crate::store::stable_hash::fnv1a;
 use crate::store::{
     Answer, Claim, Delivery, ErrorKind, Holder, Leases, Location, Note, Observation, Release, Renewal, Renewed, Report,
@@ -57,7 +58,7 @@ pub async fn inspect(store: &dyn Store, shard: &Shard) -> Answer<Vec<(Shard, Rep
     }
     let slots: Vec<Shard> = (1..=MOST_SLOTS).map_while(|slot| name(shard, slot).ok()).collect();
     let mut known = Vec::new();
-    for some in slots.chunks(store.concurrency()) {
+    for some in slots.chunks(FEW) {
         let looks = some.iter().map(|slot| async move { (slot, store.inspect(slot).await) });
         for (slot, report) in parallel::all(looks).await {
             let report = match report {
@@ -320,7 +321,7 @@ impl Slots {
         let slots: Vec<usize> = self.in_order().filter(|&slot| Some(slot) != but).collect();
         let mut free = Vec::new();
         let mut failure = None;
-        for some in slots.chunks(self.inner.concurrency()) {
+        for some in slots.chunks(FEW) {
             let sights = parallel::all(some.iter().map(|&slot| self.look_at(slot))).await;
             for (&slot, sight) in some.iter().zip(sights) {
                 match sight {

@@ -205,18 +205,13 @@ pub trait Store: Leases + Notes + Administration {
         None
     }
 
-    /// How many observations may run at once before each needs a connection of its own.
-    fn concurrency(&self) -> usize {
-        16
-    }
-
     /// Reads many notes, in few requests where the store can. Returns the result of [`Notes::read`] for each. An error
     /// that is not about one note alone ends it.
     async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {
         let mut notes = Vec::with_capacity(wanted.len());
         for (shard, page) in wanted {
             match self.read(shard, page).await {
-                Err(error) if !matches!(error.kind, ErrorKind::Denied | ErrorKind::Misconfigured) => return Err(error),
+                Err(error) if !error.kind.is_final() => return Err(error),
                 note => notes.push(note),
             }
         }

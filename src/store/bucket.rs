@@ -210,8 +210,6 @@ impl Documents for Objects {
             let keys = self.keys(&beginning).await?;
             named.extend(keys.into_iter().filter_map(|key| document::listed(&key).map(|listed| (listed, key))));
         }
-        // In the order of keys a '/' is another letter.
-        named.sort_unstable_by(|((one, _), _), ((other, _), _)| one.cmp(other));
         for page in named.chunks(PAGE) {
             let looks = page
                 .iter()

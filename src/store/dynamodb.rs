@@ -130,38 +130,26 @@ impl Documents for Table {
 
     async fn touch(&self, touch: Touch<'_>) -> Result<Touched, StoreError> {
         let key = Key::Shard(touch.shard);
-        let mut again = false;
-        loop {
-            let sent = BootInstant::now();
-            let expires = self.expiry(sent, touch.lease);
-            let mut change = Change::default();
-            change.set("sequence", Some(n(touch.sequence)));
-            change.set("expiresMs", Some(n(expires)));
-            change.set("ttl", Some(n(ttl_of(expires))));
-            change.only_if("session", Some(s(touch.leadership.session.as_str())));
-            change.only_if("term", Some(n(touch.leadership.term)));
-            change.only_if("ownerId", Some(s(touch.owner)));
-            change.conditions.push("#sequence <= :sequence".to_owned());
-            let item = match self.update(key_of(key), change).await? {
-                Outcome::Done(item) => {
-                    let found = item::read(item.as_ref());
-                    let now = BootInstant::now();
-                    // If an answer contradicted what was known of the server's clock, the end may be too early. The
-                    // bounds then cover both clocks, so one more write is enough.
-                    again = !again && !self.clock().agreed_for(now, now.since(sent));
-                    if again {
-                        continue;
-                    }
-                    let also = touch.also.is_empty().then(Vec::new);
-                    return Ok(Touched::Done { found, also });
-                }
-                Outcome::Refused(Some(item)) => Some(item),
-                // The item is gone, or the server does not return it.
-                Outcome::Refused(None) => self.get(key_of(key), true).await?,
-            };
-            let is_same = item::read(item.as_ref()).leadership() == Some(touch.leadership);
-            return Ok(if is_same { Touched::Overtaken } else { Touched::Refused });
-        }
+        let expires = self.expiry(BootInstant::now(), touch.lease);
+        let mut change = Change::default();
+        change.set("sequence", Some(n(touch.sequence)));
+        change.set("expiresMs", Some(n(expires)));
+        change.set("ttl", Some(n(ttl_of(expires))));
+        change.only_if("session", Some(s(touch.leadership.session.as_str())));
+        change.only_if("term", Some(n(touch.leadership.term)));
+        change.only_if("ownerId", Some(s(touch.owner)));
+        change.conditions.push("#sequence <= :sequence".to_owned());
+        let item = match self.update(key_of(key), change).await? {
+            Outcome::Done(item) => {
+                let also = touch.also.is_empty().then(Vec::new);
+                return Ok(Touched::Done { found: item::read(item.as_ref()), also });
+            }
+            Outcome::Refused(Some(item)) => Some(item),
+            // The item is gone, or the server does not return it.
+            Outcome::Refused(None) => self.get(key_of(key), true).await?,
+        };
+        let is_same = item::read(item.as_ref()).leadership() == Some(touch.leadership);
+        Ok(if is_same { Touched::Overtaken } else { Touched::Refused })
     }
 
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError> {

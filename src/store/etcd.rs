@@ -445,7 +445,7 @@ mod tests {
         let header = |cluster_id, revision| ResponseHeader { cluster_id, revision, raft_term: 1 };
         let marker = |incarnation: &str, mod_revision| {
             let (text, leadership, owner) = ("", None, None);
-            let draft = Draft { text, leadership, sequence: 0, ends: Ends::Never, wakes: false, owner };
+            let draft = Draft { text, leadership, sequence: 0, ends: Ends::Never, owner };
             let record = Record::new("w".to_owned(), &draft, 0, Some(incarnation.to_owned()));
             KeyValue { key: b"p/base".to_vec(), mod_revision, value: record.bytes(), lease: 0 }
         };

@@ -8,16 +8,6 @@ use std::time::Duration;
 /// The error of our wall clock from which somebody is told: AWS will soon refuse its signatures.
 const MOST_WALL_CLOCK_ERROR: Duration = Duration::from_mins(1);
 
-/// When a lease is judged, and when it was read.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    /// When the read was sent that last showed the lease unchanged.
-    pub read_sent: BootInstant,
-    pub now: BootInstant,
-    /// Our wall clock, as a second witness. `u64::MAX` where none is needed.
-    pub wall_millis: u64,
-}
-
 pub trait ServerTime {
     /// The server's clock, as far as the answers up to now show it.
     fn clock(&self) -> Clock {

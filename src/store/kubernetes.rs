@@ -142,7 +142,6 @@ impl Documents for Objects {
         let mut listed: Vec<Listed> = leases.filter_map(document::listed).filter(is_wanted).collect();
         let taken = self.taken(&listed).await?;
         listed.extend(taken);
-        listed.sort_by(|one, other| one.shard.cmp(&other.shard));
         each(listed);
         Ok(())
     }

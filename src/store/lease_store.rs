@@ -36,11 +36,10 @@ pub mod touch;
 mod trial;
 mod watch;
 
-use super::expiry::Moment;
 use super::{Delivery, Holder, NoteRead, Page, Store, StoreError};
 use crate::lease::Shard;
 use crate::time::BootInstant;
-use document::{Document, LedMark};
+use document::Document;
 use documents::{Content, Documents, Found, Key, Marking, Properties};
 use marker::{Marker, Reader};
 use parking_lot::Mutex;
@@ -82,9 +81,9 @@ impl LeaseStore {
         Self { documents, properties, seen, marker, known_notes, renewed, is_behind, other_lock }
     }
 
-    /// Reads the document of a shard, and remembers it. Reads the marker too if `with_marker`, or if the answer comes
-    /// from another incarnation than the known marker names. With `with_marker`, a reader that may write also reads the
-    /// led mark of a shared document.
+    /// Reads the document of a shard, and remembers it. Reads the marker too if `with_marker`, or if none is known of
+    /// the incarnation that answers. Reads the led mark of a shared document if `with_marker` and this reader may write,
+    /// or if the document is not ours and may not be behind.
     async fn look(
         &self,
         shard: &Shard,
@@ -95,6 +94,7 @@ impl LeaseStore {
         let sent = BootInstant::now();
         let keys = [Key::Shard(shard), Key::Marker, Key::Led(shard)];
         let wants_led_mark = self.properties.is_shared && reader != Reader::Look;
+        let with_marker = with_marker || (self.marker.lock().is_none() && self.properties.marking != Marking::ByInit);
         let keys = &keys[..if with_marker { 2 + usize::from(wants_led_mark) } else { 1 }];
         let pushed =
             || self.with_seen(shard, |seen| Some(seen.known.as_ref().filter(|_| seen.is_pushed)?.found.clone()));
@@ -114,16 +114,16 @@ impl LeaseStore {
         }
         self.remember(shard, &standing);
         if let Some(mark) = found.next() {
-            standing.led = LedMark::read(&mark).filter(|_| standing.document.is_none());
-            self.with_seen(shard, |seen| seen.led_mark = Some(mark));
+            self.with_seen(shard, |seen| seen.led_mark = Some(mark.clone()));
+            standing.led = Some(mark);
         }
-        Ok(standing)
+        if may_be_behind { Ok(standing) } else { self.with_led_mark(shard, standing).await }
     }
 
     /// Whether what was found comes from the incarnation that the marker names.
     fn is_of_the_marker(&self, found: &Found) -> bool {
         self.properties.marking == Marking::ByInit
-            || self.marker.lock().as_ref().is_some_and(|marker| marker.incarnation == found.version.incarnation)
+            || self.marker.lock().as_ref().is_some_and(|marker| marker.version.incarnation == found.version.incarnation)
     }
 
     async fn get(&self, keys: &[Key<'_>], may_be_behind: bool) -> Result<Vec<Found>, StoreError> {
@@ -154,7 +154,7 @@ impl LeaseStore {
         if !self.needs_led_mark(&standing) {
             return Ok(standing);
         }
-        let led = LedMark::read(&self.get_one(Key::Led(shard)).await?);
+        let led = Some(self.get_one(Key::Led(shard)).await?);
         Ok(Standing { led, ..standing })
     }
 
@@ -170,6 +170,10 @@ impl LeaseStore {
     fn remember(&self, shard: &Shard, standing: &Standing) {
         self.with_seen(shard, |seen| {
             seen.learn(standing.progress());
+            let own = seen.own.as_mut().filter(|own| standing.found.leadership() == Some(&own.leadership));
+            if let Some((own, document)) = own.zip(standing.document.as_ref()) {
+                own.document.clone_from(document);
+            }
             seen.known = Some(standing.clone());
         });
     }
@@ -187,15 +191,10 @@ impl LeaseStore {
         if self.properties.tells_time { u64::MAX } else { self.documents.wall_clock_millis() }
     }
 
-    /// None if the lease ends only with its holder.
-    fn left(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Option<Duration> {
-        let clock = self.documents.clock();
-        let moment = Moment { read_sent: sent, now: BootInstant::now(), wall_millis: self.wall_millis() };
-        self.with_seen(shard, |seen| seen.left(standing, &clock, moment))
-    }
-
+    /// Who has the lease, by an answer to what was sent at `sent`.
     fn holder(&self, shard: &Shard, standing: &Standing, sent: BootInstant) -> Option<Holder> {
-        let left = self.left(shard, standing, sent);
+        let (clock, now, wall_millis) = (self.documents.clock(), BootInstant::now(), self.wall_millis());
+        let left = self.with_seen(shard, |seen| seen.left(standing, &clock, sent, now, wall_millis));
         if left == Some(Duration::ZERO) {
             return None;
         }
@@ -251,10 +250,6 @@ impl Store for LeaseStore {
 
     fn takeover_warning(&self) -> Option<String> {
         self.documents.clock().takeover_warning(BootInstant::now()).filter(|_| !self.properties.tells_time)
-    }
-
-    fn concurrency(&self) -> usize {
-        self.properties.concurrency
     }
 
     async fn read_notes(&self, wanted: &[(Shard, Page)]) -> Result<Vec<NoteRead>, StoreError> {

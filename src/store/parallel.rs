@@ -13,6 +13,8 @@ pub use futures_util::future::try_join_all as try_all;
 /// The most requests under way at once: enough to make up for a slow network, and few enough that each is answered
 /// within its time.
 const AT_ONCE: usize = 64;
+/// Observations that may run at once before each needs a connection of its own.
+pub const FEW: usize = 16;
 
 /// The answer of the first future to end. The others are dropped. Without any future it never ends.
 pub async fn first<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>) -> T {

@@ -151,6 +151,7 @@ impl Documents for Hashes {
 
     async fn put(&self, key: Key<'_>, draft: Draft<'_>, over: Over<'_>) -> Result<Option<Found>, StoreError> {
         let write = random_name()?;
+        let wakes = matches!(over, Over::Text(_));
         let (over, judged) = match over {
             Over::Exactly(over) => (over, over.ours()),
             Over::Text(over) => (over, None),
@@ -168,7 +169,7 @@ impl Documents for Hashes {
             Ends::Now => "0".to_owned(),
             Ends::Never => "never".to_owned(),
         };
-        let channel = if draft.wakes { self.names.channel(key) } else { String::new() };
+        let channel = if wakes { self.names.channel(key) } else { String::new() };
         let place = self.names.place(key);
         let words = ("put", &place.1, &write, version, (draft.text, session, term, draft.sequence, lasts, &channel));
         let grants = draft.leadership.is_some() && matches!(draft.ends, Ends::In(_));

@@ -189,6 +189,9 @@ fn a_list_shows_a_shard_whose_document_is_gone_unless_it_is_forgotten() {
     assert_eq!(last_term(&client), [Some(term)]);
     another_leads_and_releases(&world);
     assert_eq!(last_term(&client), [Some(term)]);
+    world.write_foreign(Some(held_by_another(&world, LEASE)), "");
+    assert_eq!(last_term(&client), [Some(term)], "while another program leads");
+    world.delete();
     let term = client.lead(&one);
     assert_eq!(now(client.store.forget(&one, term)), Ok(Release::Released));
     assert_eq!(last_term(&client), []);

@@ -486,7 +486,7 @@ impl<W: Way> Documents for Memory<W> {
             sequence: draft.sequence,
             ends: draft.ends,
             dated: dated.filter(|_| !self.server.style.touches),
-            wakes: draft.wakes,
+            wakes: !exactly,
             over: over.clone(),
             exactly: exactly || !self.server.style.touches,
             nonce,

@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn led<'a>(text: &'a str, leadership: &'a Leadership, ends: Ends) -> Draft<'a> {
-        Draft { text, leadership: Some(leadership), sequence: 3, ends, wakes: false, owner: Some("one") }
+        Draft { text, leadership: Some(leadership), sequence: 3, ends, owner: Some("one") }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use super::document::{Document, Lease, LedMark};
 use super::documents::{Draft, Ends, Key, Leadership, Life, Marking, Over};
 use super::marker::{Marker, Reader};
-use super::seen::{Own, Progress, Standing};
+use super::seen::{Own, Standing};
 use super::{LeaseStore, MOST_ATTEMPTS, forgotten};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::foreign_lock::ForeignLock;
@@ -24,15 +24,6 @@ use tokio::time::sleep;
 /// The first pause between looks while another program holds the lock beside the lease; later pauses are longer.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LAST_LOOK: Duration = Duration::from_secs(1);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Author {
-    /// The leader, with the sequence of its renewal (zero in a claim, and where the end is kept). The write need not
-    /// wake standbys.
-    Leader(u64),
-    /// A leader that gives the lease back, or an operator. The write wakes standbys.
-    Other,
-}
 
 #[async_trait::async_trait]
 impl Leases for LeaseStore {
@@ -111,8 +102,7 @@ impl LeaseStore {
 
     pub(super) async fn observe_lease(&self, shard: &Shard) -> Result<Observation, StoreError> {
         let sent = BootInstant::now();
-        let with_marker = self.marker.lock().is_none() && self.properties.marking != super::Marking::ByInit;
-        let standing = self.look(shard, true, with_marker, Reader::Look).await?;
+        let standing = self.look(shard, true, false, Reader::Look).await?;
         if let Some(holder) = self.holder(shard, &standing, sent) {
             return Ok(Observation::Held(holder));
         }
@@ -134,10 +124,7 @@ impl LeaseStore {
                 known
             } else {
                 let is_led = self.known(shard).is_some_and(|known| known.knows_led());
-                let with_marker = self.marker.lock().is_none() || !is_led;
-                let reader = Reader::Claim(candidate.lease);
-                let standing = self.look(shard, false, with_marker, reader).await?;
-                if with_marker { standing } else { self.with_led_mark(shard, standing).await? }
+                self.look(shard, false, !is_led, Reader::Claim(candidate.lease)).await?
             };
             if !looked_for_the_time && self.documents.clock().is_wide(BootInstant::now()) {
                 // The request took long, so the time is not known well. Terms must not run far ahead of it: look again.
@@ -196,18 +183,12 @@ impl LeaseStore {
         let is_elsewhere = self.properties.marking == Marking::ByWriters && !self.is_of_the_marker(&standing.found);
         let left = left.or_else(|| is_elsewhere.then_some(Duration::from_millis(1)));
         let is_mine = standing.session() == Some(&candidate.session);
-        let holder = if is_mine { None } else { self.holder(shard, standing, sent) };
-        match (holder, left) {
-            (Some(holder), left) => {
-                let expires_in = holder.expires_in.map(|known| known.max(left.unwrap_or_default()));
-                Some(Holder { expires_in, ..holder })
-            }
-            (None, Some(left)) => {
-                let highest = self.with_seen(shard, |seen| seen.highest());
-                Some(forgotten(left, standing.term() == 0 && highest == 0))
-            }
-            (None, None) => None,
-        }
+        let Some(holder) = self.holder(shard, standing, sent).filter(|_| !is_mine) else {
+            let highest = self.with_seen(shard, |seen| seen.highest());
+            return left.map(|left| forgotten(left, standing.term() == 0 && highest == 0));
+        };
+        let expires_in = holder.expires_in.map(|known| known.max(left.unwrap_or_default()));
+        Some(Holder { expires_in, ..holder })
     }
 
     /// The wait that a document asks for. None if it is over.
@@ -222,28 +203,26 @@ impl LeaseStore {
     pub(super) fn continued(&self, shard: &Shard, standing: &Standing) -> Document {
         let mut draft = standing.document.clone().unwrap_or_else(|| {
             let mut draft = Document::new(shard);
-            draft.orders = standing.orders().cloned();
+            draft.orders = standing.orders();
             draft
         });
         draft.set_wait(self.wait_of(shard, standing).map(|(wait, _)| wait));
         draft
     }
 
-    /// None if the write was refused.
+    /// None if the write was refused. `sequence` is that of the renewal for which a leader writes itself again.
     pub(super) async fn rewrite(
         &self,
         shard: &Shard,
         draft: &Document,
-        author: Author,
+        sequence: u64,
         ends: Ends,
         over: Over<'_>,
     ) -> Result<Option<Standing>, StoreError> {
         let text = draft.text();
         let leadership = draft.leadership();
         let owner = draft.lease.as_ref().map(|lease| lease.owner.as_str());
-        let wakes = author == Author::Other;
-        let sequence = if let Author::Leader(sequence) = author { sequence } else { 0 };
-        let written = Draft { text: &text, leadership: leadership.as_ref(), sequence, ends, wakes, owner };
+        let written = Draft { text: &text, leadership: leadership.as_ref(), sequence, ends, owner };
         let put = self.documents.put(Key::Shard(shard), written, over).await;
         if put.as_ref().map_or_else(|error| error.kind == ErrorKind::Unknown, Option::is_none) {
             self.doubt(shard);
@@ -273,9 +252,8 @@ impl LeaseStore {
         draft.lease = Some(Lease::new(candidate, lock, self.documents.wall_clock_millis()));
         draft.forgotten = false;
         let sent = BootInstant::now();
-        let ends = Ends::In(candidate.lease);
         let over = Over::Exactly(&standing.found);
-        let Some(mut written) = self.rewrite(shard, &draft, Author::Leader(0), ends, over).await? else {
+        let Some(mut written) = self.rewrite(shard, &draft, 0, Ends::In(candidate.lease), over).await? else {
             return Ok(None);
         };
         *is_taken = true;
@@ -285,21 +263,19 @@ impl LeaseStore {
             return Ok(None);
         }
         let knows_all = draft.led_ms >= millis(candidate.lease);
-        let was_ours = standing.document.is_some();
-        let mut after = None;
-        let mut is_older = false;
-        if !knows_all || self.properties.is_shared {
-            let found = self.read_after_write(candidate, &draft, is_first.then_some(marker)).await?;
-            if knows_all && found.before.shared.term > standing.term() {
-                // Somebody has led since: perhaps our document was deleted before the mark said that we lead.
-                let stands = self.look(shard, false, false, Reader::Writer).await?;
-                if stands.found.leadership() != draft.leadership().as_ref() {
-                    return Ok(None);
-                }
-                // Or an older copy was put back, and this claim took that.
-                is_older = true;
+        let after = if knows_all && !self.properties.is_shared {
+            None
+        } else {
+            Some(self.read_after_write(candidate, &draft, is_first.then_some(marker)).await?)
+        };
+        // Somebody has led since. Perhaps an older copy of our document was put back, and this claim took that.
+        let is_older = knows_all && after.as_ref().is_some_and(|after| after.before.shared.term > standing.term());
+        if is_older {
+            // Or it was deleted before the mark said that we lead.
+            let stands = self.look(shard, false, false, Reader::Writer).await?;
+            if stands.found.leadership() != draft.leadership().as_ref() {
+                return Ok(None);
             }
-            after = Some(found);
         }
         if let Some(after) = after.filter(|_| !knows_all || is_older) {
             let mut ends = Ends::Keep;
@@ -308,9 +284,6 @@ impl LeaseStore {
             let led = &after.before.shared;
             let longest = after.before.lease().max(candidate.lease);
             let last = standing.term().max(led.term);
-            if is_older {
-                draft.term = draft.term.max(last + 1);
-            }
             if after.is_doubtful || (is_first && last < highest) || (is_older && !led.released) {
                 takeover = Takeover::Expired;
                 let dead_at = BootInstant::now().plus(longest);
@@ -318,16 +291,15 @@ impl LeaseStore {
                 wait = start_after.map(|start| self.wait_until(start));
                 ends = Ends::In(candidate.lease);
             }
-            if let Some(document) = written.document.as_mut().filter(|_| self.properties.is_shared && !was_ours) {
+            let is_new = standing.document.is_none();
+            if let Some(document) = written.document.as_mut().filter(|_| self.properties.is_shared && is_new) {
                 // The orders may have changed before the document was ours.
                 document.orders.clone_from(&led.orders);
             }
             let term = draft.term;
             let complete = |draft: &mut Document| {
                 (draft.term, draft.led_ms) = (term, draft.led_ms.max(millis(longest)));
-                if wait.is_some() {
-                    draft.set_wait(wait);
-                }
+                draft.set_wait(wait.or(draft.wait()));
             };
             let Some(completed) = self.complete(shard, ends, written, complete).await? else {
                 return Ok(None);
@@ -345,7 +317,6 @@ impl LeaseStore {
         let leadership = Leadership { session: candidate.session.clone(), term };
         let document = written.document.unwrap_or(draft);
         self.with_seen(shard, |seen| {
-            seen.learn(Progress { term: term.0, sequence: 0 });
             seen.own = Some(Own { leadership, sequence: 0, requested: 0, granted: sent, start_after, document });
         });
         Ok(Some(Grant { term, start_after, takeover }))
@@ -377,8 +348,8 @@ impl LeaseStore {
         for _ in 0..MOST_ATTEMPTS {
             let Some(mut draft) = standing.document.clone() else { return Ok(None) };
             change(&mut draft);
-            let over = Over::Text(&standing.found);
-            if let Some(written) = self.rewrite(shard, &draft, Author::Leader(0), ends, over).await? {
+            // No standby need hear of it.
+            if let Some(written) = self.rewrite(shard, &draft, 0, ends, Over::Exactly(&standing.found)).await? {
                 return Ok(Some(written));
             }
             standing = self.look(shard, false, false, Reader::Writer).await?;
@@ -416,8 +387,7 @@ impl LeaseStore {
             let mut has_forgotten = false;
             if let Some((before, found)) = marker.zip(found.next()) {
                 let now = self.accept_or_write_marker(found, sent, Reader::Writer).await?;
-                has_forgotten =
-                    now.is_none_or(|now| now.incarnation != before.incarnation || now.created_ms > before.created_ms);
+                has_forgotten = now.is_none_or(|now| now.version != before.version);
             }
             let last = marker.map_or(0, |marker| self.term_before(marker, true));
             let is_doubtful =
@@ -437,7 +407,6 @@ impl LeaseStore {
                 mark.has_lease(candidate.lease);
             };
             let before = self.change_led_mark(shard, led, change).await?;
-            let before = before.unwrap_or_else(LedMark::new);
             Ok::<_, StoreError>(Aftermath { is_doubtful: is_doubtful(&before), term: term_over(&before), before })
         };
         let looked = looked.await;
@@ -483,35 +452,22 @@ impl LeaseStore {
             if is_forgotten {
                 (draft.orders, draft.forgotten) = (None, true);
             }
-            let ends = self.end_of_release(shard, &draft, is_forgotten).await?;
-            if self.rewrite(shard, &draft, Author::Other, ends, Over::Text(&standing.found)).await?.is_some() {
+            let ends = match (self.properties.is_shared, self.wait_of(shard, &standing)) {
+                // Other programs have to wait as well.
+                (true, Some((_, over))) => Ends::In(over.since(BootInstant::now())),
+                (true, None) => {
+                    let change = |mark: &mut LedMark| mark.shared.has_ended(draft.term, is_forgotten);
+                    self.change_led_mark(shard, self.known_led_mark(shard), change).await?;
+                    Ends::Now
+                }
+                (false, _) => Ends::Now,
+            };
+            if self.rewrite(shard, &draft, 0, ends, Over::Text(&standing.found)).await?.is_some() {
                 self.with_seen(shard, |seen| seen.own = None);
                 return Ok(Release::Released);
             }
         }
         Err(self.too_fast(Key::Shard(shard)))
-    }
-
-    /// The end of a document that is released as `draft`. Where other programs write documents, this first records in
-    /// the led mark that the tree is dead; or, if a wait is left, the document's end makes those programs wait as well.
-    pub(super) async fn end_of_release(
-        &self,
-        shard: &Shard,
-        draft: &Document,
-        is_forgotten: bool,
-    ) -> Result<Ends, StoreError> {
-        if !self.properties.is_shared {
-            return Ok(Ends::Now);
-        }
-        if let Some(wait) = draft.wait() {
-            let clock = self.documents.clock();
-            let now = BootInstant::now();
-            let over = wait.over_by(&clock, self.documents.wall_clock_millis(), now);
-            return Ok(over.map_or(Ends::Now, |over| Ends::In(over.since(now))));
-        }
-        let change = |mark: &mut LedMark| mark.shared.has_ended(draft.term, is_forgotten);
-        self.change_led_mark(shard, self.known_led_mark(shard), change).await?;
-        Ok(Ends::Now)
     }
 }
 

@@ -256,17 +256,17 @@ impl Orders {
 }
 
 impl LedMark {
-    /// None if there is no mark. One that cannot be read says at least that the shard was led.
-    pub fn read(mark: &Found) -> Option<Self> {
+    /// A mark that cannot be read says at least that the shard was led.
+    pub fn read(mark: &Found) -> Self {
         let known = match &mark.content {
-            Content::Absent => return None,
+            Content::Absent => Some(Self::new()),
             Content::Ours(ours) => read(&ours.text).ok(),
             Content::Foreign { .. } | Content::Unreadable(_) => None,
         };
-        Some(known.unwrap_or_else(|| Self { lease_ms: 1, ..Self::new() }))
+        known.unwrap_or_else(|| Self { lease_ms: 1, ..Self::new() })
     }
 
-    pub fn new() -> Self {
+    fn new() -> Self {
         Self { format: FORMAT, lease_ms: 0, shared: Shared::default(), rest: Map::new() }
     }
 

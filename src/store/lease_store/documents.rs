@@ -162,8 +162,6 @@ pub struct Draft<'a> {
     pub leadership: Option<&'a Leadership>,
     pub sequence: u64,
     pub ends: Ends,
-    /// Whether [`Documents::watch`] has to show it soon.
-    pub wakes: bool,
     /// Who leads, for other programs that read the document. None: unchanged.
     pub owner: Option<&'a str>,
 }
@@ -187,8 +185,8 @@ impl Draft<'_> {
 pub enum Over<'a> {
     /// This version, sequence and end: for a write that relies on the end of a lease, which a late renewal may move.
     Exactly(&'a Found),
-    /// This version, however often its lease was renewed meanwhile. The same as `Exactly` where a renewal makes another
-    /// version ([`Properties::compares_only`]).
+    /// This version, however often its lease was renewed meanwhile. (Where a renewal makes another version, that is the
+    /// same.) The write ends a leadership, or has orders, so [`Documents::watch`] has to show it soon.
     Text(&'a Found),
 }
 
@@ -198,6 +196,8 @@ pub struct Touch<'a> {
     pub leadership: &'a Leadership,
     pub owner: &'a str,
     pub sequence: u64,
+    /// Whether to renew even if this renewal was applied before.
+    pub again: bool,
     pub lease: Duration,
     /// The document as this process knows it, for a server that can only compare.
     pub known: Option<&'a Found>,
@@ -253,8 +253,6 @@ pub struct Properties {
     pub pushes_documents: bool,
     /// As [`crate::store::Store::is_metered`]. Like `delivery`, it must agree with what `Location` says.
     pub is_metered: bool,
-    /// How many requests may run at once before each needs a connection of its own.
-    pub concurrency: usize,
 }
 
 impl Default for Properties {
@@ -269,15 +267,14 @@ impl Default for Properties {
             compares_only: false,
             pushes_documents: false,
             is_metered: false,
-            concurrency: 16,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub enum List<'a> {
-    /// The documents of the shards whose names begin with this, in parts, in the order of their names. Where
-    /// [`Properties::is_shared`], with their led marks, all in one part.
+    /// The documents of the shards whose names begin with this, in parts. Where [`Properties::is_shared`], with their
+    /// led marks, all in one part.
     Shards(&'a str),
     Standbys(&'a str),
     /// All notes beside one shard, announcements too.

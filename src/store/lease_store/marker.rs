@@ -10,7 +10,7 @@
 //! mark, says that the shard was led, and how long its longest lease was.
 
 use super::document::{LedMark, MarkerText};
-use super::documents::{Content, Draft, Ends, Found, Key, Life, Marking, Over};
+use super::documents::{Content, Draft, Ends, Found, Key, Life, Marking, Over, Version};
 use super::{LeaseStore, MOST_ATTEMPTS};
 use crate::lease::Shard;
 use crate::store::server_clock::{WIDE, Wait};
@@ -24,8 +24,8 @@ const YOUTH: Duration = Duration::from_hours(27);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub created_ms: u64,
-    pub incarnation: String,
-    write: String,
+    /// Which write made it, and the incarnation that it names.
+    pub version: Version,
     first_seen: BootInstant,
     /// Where the server has no clock: an instant, and the least age then. None: it is older than any lease.
     age: Option<(BootInstant, Duration)>,
@@ -53,11 +53,8 @@ impl LeaseStore {
 
     /// Reads the marker for an operator. True: it did not name this incarnation before. None: there is none.
     pub(super) async fn refresh_marker(&self, reader: Reader) -> Result<Option<bool>, StoreError> {
-        let sent = BootInstant::now();
-        let found = self.get_one(Key::Marker).await?;
-        let before = found.version.clone();
-        let marker = self.accept_or_write_marker(found, sent, reader).await?;
-        Ok(marker.map(|marker| marker.write != before.write || marker.incarnation != before.incarnation))
+        let before = self.get_one(Key::Marker).await?.version;
+        Ok(self.read_marker(reader).await?.map(|marker| marker.version != before))
     }
 
     /// Understands a marker that a read sent at `sent` showed. Writes it if it is absent or wrong and this reader may.
@@ -84,31 +81,28 @@ impl LeaseStore {
             let latest = self.documents.server_millis(BootInstant::now());
             // Where dates have only seconds, two processes know different bounds of the time.
             let too_late = latest.saturating_add(millis(WIDE));
-            let is_dated_right = |text: &MarkerText| text.created_ms <= too_late || !self.properties.has_clock;
-            let holds =
-                text.as_ref().is_some_and(|text| text.incarnation == found.version.incarnation && is_dated_right(text));
-            let is_left = |text: &MarkerText| match (self.properties.marking, reader) {
+            let is_young = |text: &MarkerText| match (self.properties.marking, reader) {
                 (Marking::ByWriters, Reader::Claim(lease)) => {
-                    let is_young = text.created_ms.saturating_add(millis(lease)) > self.documents.least_server_millis();
-                    is_young && text.created_ms <= too_late
+                    text.created_ms.saturating_add(millis(lease)) > self.documents.least_server_millis()
                 }
                 _ => false,
             };
-            if let Some(text) = text.filter(|text| holds || !may_write || is_left(text)) {
+            let is_kept = |text: &MarkerText| {
+                let is_dated_right = text.created_ms <= too_late || !self.properties.has_clock;
+                !may_write || is_dated_right && (text.incarnation == found.version.incarnation || is_young(text))
+            };
+            if let Some(text) = text.filter(is_kept) {
                 let now = BootInstant::now();
-                let young = match found.ours().map(|ours| ours.life) {
+                let age = match found.ours().map(|ours| ours.life) {
                     Some(Life::Left { at_most }) => Some((now, YOUTH.saturating_sub(at_most))),
                     _ => None,
                 };
-                let marker = Marker {
-                    created_ms: text.created_ms,
-                    incarnation: text.incarnation,
-                    write: found.version.write,
-                    first_seen: now,
-                    age: young,
-                    read: sent,
-                };
-                return Ok(Some(self.keep_marker(marker)));
+                let version = Version { incarnation: text.incarnation, ..found.version };
+                let mut known = self.marker.lock();
+                let first_seen =
+                    known.take().filter(|known| known.version == version).map_or(now, |known| known.first_seen);
+                let marker = Marker { created_ms: text.created_ms, version, first_seen, age, read: sent };
+                return Ok(Some(known.insert(marker).clone()));
             }
             if !may_write {
                 *self.marker.lock() = None;
@@ -127,30 +121,18 @@ impl LeaseStore {
         Err(self.too_fast(Key::Marker))
     }
 
-    fn keep_marker(&self, marker: Marker) -> Marker {
-        let mut known = self.marker.lock();
-        let first_seen = match &*known {
-            Some(known) if known.write == marker.write && known.incarnation == marker.incarnation => known.first_seen,
-            Some(_) | None => marker.first_seen,
-        };
-        let marker = Marker { first_seen, ..marker };
-        *known = Some(marker.clone());
-        marker
-    }
-
     /// Until when the store may have forgotten a lease of this duration. None if it has not.
     pub(super) fn until_remembered(&self, marker: &Marker, lease: Duration) -> Option<BootInstant> {
         let now = BootInstant::now();
-        if !self.properties.has_clock {
+        let over = if self.properties.has_clock {
+            let until_millis = marker.created_ms.saturating_add(millis(lease));
+            let wait = Wait { until_millis, duration: lease };
+            wait.over_by(&self.documents.clock(), self.wall_millis(), now)?
+        } else {
             let (at, age) = marker.age?;
-            let over = at.plus(lease.saturating_sub(age)).min(marker.first_seen.plus(lease));
-            return (over > now).then_some(over);
-        }
-        let until_millis = marker.created_ms.saturating_add(millis(lease));
-        let wait = Wait { until_millis, duration: lease };
-        let by_date = wait.over_by(&self.documents.clock(), self.wall_millis(), now)?;
-        let over = by_date.min(marker.first_seen.plus(lease));
-        (over > now).then_some(over)
+            at.plus(lease.saturating_sub(age))
+        };
+        Some(over.min(marker.first_seen.plus(lease))).filter(|&over| over > now)
     }
 
     /// Writes the marker of `store init`; or, unless `is_young`, one that says that no candidate has used the store yet.
@@ -180,7 +162,7 @@ impl LeaseStore {
         shard: &Shard,
         found: Option<Found>,
         change: impl Fn(&mut LedMark),
-    ) -> Result<Option<LedMark>, StoreError> {
+    ) -> Result<LedMark, StoreError> {
         let key = Key::Led(shard);
         let mut known = found;
         for _ in 0..MOST_ATTEMPTS {
@@ -189,9 +171,9 @@ impl LeaseStore {
                 None => self.get_one(key).await?,
             };
             let before = LedMark::read(&found);
-            let mut mark = before.clone().unwrap_or_else(LedMark::new);
+            let mut mark = before.clone();
             change(&mut mark);
-            if before.as_ref() == Some(&mark) || self.put_led_mark(shard, &mark, &found).await? {
+            if mark == before || self.put_led_mark(shard, &mark, &found).await? {
                 return Ok(before);
             }
         }
@@ -215,7 +197,7 @@ impl LeaseStore {
 
 /// A text without a leadership and without an end.
 pub fn lasting(text: &str) -> Draft<'_> {
-    Draft { text, leadership: None, sequence: 0, ends: Ends::Never, wakes: false, owner: None }
+    Draft { text, leadership: None, sequence: 0, ends: Ends::Never, owner: None }
 }
 
 #[cfg(test)]

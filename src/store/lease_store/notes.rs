@@ -5,14 +5,12 @@
 //! deletion cannot be conditional everywhere. So a note is removed by writing an empty text. Only announcements of
 //! standbys are deleted: if a deletion comes late, the standby's next announcement repairs it.
 
-use super::claim::Author;
 use super::document::{LedMark, Orders};
-use super::documents::{Content, Draft, Ends, Found, Key, Life, List, Over, Part};
+use super::documents::{Content, Draft, Ends, Found, Key, Life, List, Listed, Over, Part};
 use super::marker::{Reader, lasting};
-use super::seen::Standing;
 use super::{LeaseStore, MOST_ATTEMPTS};
 use crate::lease::Shard;
-use crate::store::{ErrorKind, Note, NoteRead, Notes, Page, StoreError};
+use crate::store::{Note, NoteRead, Notes, Page, StoreError, parallel};
 use crate::time::millis;
 use std::time::Duration;
 
@@ -25,13 +23,11 @@ const SWEPT_AFTER: Duration = Duration::from_mins(10);
 impl Notes for LeaseStore {
     async fn read(&self, shard: &Shard, page: &Page) -> Result<Option<Note>, StoreError> {
         if self.is_in_document(page) {
-            let standing = self.look(shard, false, false, Reader::Look).await?;
-            return Ok(self.orders_in(&self.with_led_mark(shard, standing).await?));
+            return Ok(self.orders_in(&self.look(shard, false, false, Reader::Look).await?));
         }
         let found = self.get_one(Key::Note(shard, page)).await?;
-        let note = self.note_in(Key::Note(shard, page), &found);
-        self.known_notes.lock().insert((shard.clone(), page.clone()), found);
-        note
+        self.known_notes.lock().insert((shard.clone(), page.clone()), found.clone());
+        self.note_in(Key::Note(shard, page), &found)
     }
 
     async fn replace(
@@ -44,12 +40,12 @@ impl Notes for LeaseStore {
         if self.is_in_document(page) {
             return self.replace_orders(shard, expected, draft).await;
         }
-        self.replace_note(shard, page, expected, draft).await
+        self.replace_note(shard, page, draft, |standing| standing == expected).await
     }
 
     async fn standbys(&self, prefix: &str) -> Result<Vec<(Shard, Note)>, StoreError> {
         let (mut standbys, mut ended) = (Vec::new(), Vec::new());
-        let mut each = |listed: Vec<super::documents::Listed>| {
+        let mut each = |listed: Vec<Listed>| {
             let now_millis = self.documents.least_server_millis();
             for listed in listed {
                 match (note(&listed.found, now_millis), listed.found.ours().map(|ours| ours.life)) {
@@ -109,31 +105,17 @@ impl LeaseStore {
             .map(|(shard, page)| if self.is_in_document(page) { Key::Shard(shard) } else { Key::Note(shard, page) })
             .collect();
         let found = self.documents.get(&keys, false).await?;
-        let mut notes = Vec::with_capacity(wanted.len());
-        let mut without_led_mark = Vec::new();
-        for (index, ((shard, page), found)) in wanted.iter().zip(found).enumerate() {
-            notes.push(if self.is_in_document(page) {
-                self.understand(shard, found).map(|standing| {
-                    let orders = self.orders_in(&standing);
-                    if self.needs_led_mark(&standing) {
-                        without_led_mark.push((index, standing));
-                    }
-                    orders
-                })
-            } else {
-                self.note_in(Key::Note(shard, page), &found)
-            });
-        }
-        if without_led_mark.is_empty() {
-            return Ok(notes);
-        }
-        let keys: Vec<Key<'_>> = without_led_mark.iter().map(|(index, _)| Key::Led(&wanted[*index].0)).collect();
-        let led = self.documents.get(&keys, false).await?;
-        for (((index, standing), key), led) in without_led_mark.into_iter().zip(keys).zip(led) {
-            let led = self.readable(key, led).map(|led| LedMark::read(&led));
-            notes[index] = led.map(|led| self.orders_in(&Standing { led, ..standing }));
-        }
-        Ok(notes)
+        let notes = keys.iter().zip(found).map(|(key, found)| async move {
+            let Key::Shard(shard) = key else { return self.note_in(*key, &found) };
+            let standing = self.with_led_mark(shard, self.understand(shard, found)?).await?;
+            Ok(self.orders_in(&standing))
+        });
+        let notes = parallel::all(notes).await.into_iter().map(|note| match note {
+            // It is not about one note alone.
+            Err(error) if !error.kind.is_final() => Err(error),
+            note => Ok(note),
+        });
+        notes.collect()
     }
 
     async fn replace_orders(
@@ -144,28 +126,27 @@ impl LeaseStore {
     ) -> Result<bool, StoreError> {
         for _ in 0..MOST_ATTEMPTS {
             let standing = self.look(shard, false, false, Reader::Writer).await?;
-            let is_foreign = matches!(standing.found.content, Content::Foreign { .. });
-            if is_foreign && self.properties.is_shared {
-                match self.replace_kept_orders(shard, expected, draft).await? {
-                    Some(is_replaced) => return Ok(is_replaced),
-                    None => continue,
-                }
-            }
-            let standing = self.with_led_mark(shard, standing).await?;
             if self.orders_in(&standing).map(|note| note.text).as_deref() != expected {
                 return Ok(false);
             }
             if expected.is_none() && draft.is_none() {
                 return Ok(true);
             }
-            if is_foreign {
-                return Err(self.strange(Key::Shard(shard), "it names a leader of its own"));
+            let orders = draft.map(|draft| Orders::new(draft, &*self.documents));
+            if let (Content::Foreign { .. }, Some(over)) = (&standing.found.content, &standing.led) {
+                // While another program leads, the led mark alone has them.
+                let mut mark = LedMark::read(over);
+                mark.shared.orders = orders;
+                if self.put_led_mark(shard, &mark, over).await? {
+                    return Ok(true);
+                }
+                continue;
             }
             let mut document = self.continued(shard, &standing);
-            document.orders = draft.map(|draft| Orders::new(draft, &*self.documents));
+            document.orders = orders;
             let is_new = matches!(standing.found.content, Content::Absent);
             let ends = if is_new { Ends::Never } else { Ends::Keep };
-            if self.rewrite(shard, &document, Author::Other, ends, Over::Text(&standing.found)).await?.is_some() {
+            if self.rewrite(shard, &document, 0, ends, Over::Text(&standing.found)).await?.is_some() {
                 if self.properties.is_shared {
                     let kept = self.keep_orders(shard, document.orders.as_ref()).await;
                     kept.map_err(StoreError::after_a_part)?;
@@ -176,31 +157,13 @@ impl LeaseStore {
         Err(self.too_fast(Key::Shard(shard)))
     }
 
-    /// Replaces the orders in the led mark, while another program leads. None if the mark changed meanwhile.
-    async fn replace_kept_orders(
-        &self,
-        shard: &Shard,
-        expected: Option<&str>,
-        draft: Option<&Note>,
-    ) -> Result<Option<bool>, StoreError> {
-        let found = self.get_one(Key::Led(shard)).await?;
-        let mut mark = LedMark::read(&found).unwrap_or_else(LedMark::new);
-        let now_millis = self.documents.least_server_millis();
-        let standing = mark.shared.orders.as_ref().and_then(|orders| orders.note(now_millis));
-        if standing.map(|note| note.text).as_deref() != expected {
-            return Ok(Some(false));
-        }
-        mark.shared.orders = draft.map(|draft| Orders::new(draft, &*self.documents));
-        Ok(self.put_led_mark(shard, &mark, &found).await?.then_some(true))
-    }
-
     /// Copies the orders of the document into the led mark: `written`, if the document is gone by now.
     async fn keep_orders(&self, shard: &Shard, written: Option<&Orders>) -> Result<(), StoreError> {
         for _ in 0..MOST_ATTEMPTS {
             // In this order, so that of two writers the one that writes the mark last has seen the other's orders.
             let found = self.get_one(Key::Led(shard)).await?;
             let standing = self.look(shard, false, false, Reader::Writer).await?;
-            let mut mark = LedMark::read(&found).unwrap_or_else(LedMark::new);
+            let mut mark = LedMark::read(&found);
             let orders = standing.document.as_ref().map_or(written, |document| document.orders.as_ref());
             mark.shared.orders = orders.cloned();
             if self.put_led_mark(shard, &mark, &found).await? {
@@ -214,8 +177,8 @@ impl LeaseStore {
         &self,
         shard: &Shard,
         page: &Page,
-        expected: Option<&str>,
         draft: Option<&Note>,
+        is_expected: impl Fn(Option<&str>) -> bool,
     ) -> Result<bool, StoreError> {
         let (key, place) = (Key::Note(shard, page), (shard.clone(), page.clone()));
         let mut known = self.known_notes.lock().remove(&place);
@@ -225,14 +188,14 @@ impl LeaseStore {
                 None => (self.get_one(key).await?, true),
             };
             let standing = self.note_in(key, &found)?.map(|note| note.text);
-            if standing.as_deref() != expected {
+            if !is_expected(standing.as_deref()) {
                 if is_fresh {
                     return Ok(false);
                 }
                 // Another process may have written it since.
                 continue;
             }
-            if draft.is_none() && expected.is_none() && is_fresh {
+            if draft.is_none() && standing.is_none() && is_fresh {
                 return Ok(true);
             }
             if draft.is_none() && matches!(page, Page::Standby(_)) {
@@ -240,7 +203,7 @@ impl LeaseStore {
             }
             let ends = draft.map_or(Ends::Now, |draft| draft.lasts.map_or(Ends::Never, Ends::In));
             let text = draft.map_or("", |draft| &draft.text);
-            let draft = Draft { text, leadership: None, sequence: 0, ends, wakes: false, owner: None };
+            let draft = Draft { ends, ..lasting(text) };
             if let Some(written) = self.documents.put(key, draft, Over::Exactly(&found)).await? {
                 self.known_notes.lock().insert(place, written);
                 return Ok(true);
@@ -250,36 +213,15 @@ impl LeaseStore {
     }
 
     pub(super) async fn remove_notes(&self, shard: &Shard) -> Result<(), StoreError> {
-        let mut pages = Vec::new();
-        let mut each = |listed: Vec<super::documents::Listed>| {
-            pages.extend(listed.into_iter().filter_map(|listed| match listed.part {
-                Part::Note(page) => Some((page, listed.found)),
-                Part::Lease | Part::Led => None,
-            }));
-        };
-        self.documents.list(List::Notes(shard), &mut each).await?;
-        for (page, found) in pages {
-            if matches!(page, Page::Standby(_)) {
-                self.documents.remove(Key::Note(shard, &page)).await?;
-                continue;
+        let mut notes = Vec::new();
+        self.documents.list(List::Notes(shard), &mut |listed| notes.extend(listed)).await?;
+        for Listed { part, found, .. } in notes {
+            if let Part::Note(page) = part
+                && found.ours().is_some_and(|ours| !ours.text.is_empty())
+            {
+                self.known_notes.lock().insert((shard.clone(), page.clone()), found);
+                self.replace_note(shard, &page, None, |_| true).await?;
             }
-            let mut known = Some(found);
-            for attempt in 0.. {
-                let found = match known.take() {
-                    Some(found) => found,
-                    None => self.get_one(Key::Note(shard, &page)).await?,
-                };
-                let is_empty = found.ours().is_none_or(|ours| ours.text.is_empty());
-                let empty = Draft { ends: Ends::Now, ..lasting("") };
-                let key = Key::Note(shard, &page);
-                if is_empty || self.documents.put(key, empty, Over::Exactly(&found)).await?.is_some() {
-                    break;
-                }
-                if attempt == MOST_ATTEMPTS {
-                    return Err(StoreError { kind: ErrorKind::NotApplied, ..self.too_fast(key) });
-                }
-            }
-            self.known_notes.lock().remove(&(shard.clone(), page));
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 //! The hazard: an operator may end a lease while its tree still runs. So a revocation turns the rest of the lease into
 //! a wait. And no document of a shard is deleted: a deletion that comes late would delete the next leader's lease.
 
-use super::claim::Author;
 use super::document::LedMark;
 use super::documents::{Ends, Key, Life, List, Listed, Marking, Over, Part};
 use super::marker::Reader;
@@ -14,7 +13,7 @@ use crate::store::foreign_lock;
 use crate::store::server_clock::{Wait, renewed_ago};
 use crate::store::{Administration, ErrorKind, Finding, Holder, Release, Report, StoreError, Verdict};
 use crate::time::BootInstant;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// A line about the marker. `new`: it was written just now.
@@ -31,7 +30,6 @@ impl Administration for LeaseStore {
     async fn inspect(&self, shard: &Shard) -> Result<Report, StoreError> {
         let sent = BootInstant::now();
         let standing = self.look(shard, false, false, Reader::Look).await?;
-        let standing = self.with_led_mark(shard, standing).await?;
         let report = self.report(shard, &standing, sent);
         if report.holder.is_some() {
             return Ok(report);
@@ -44,24 +42,28 @@ impl Administration for LeaseStore {
         let mut list = Vec::new();
         let mut sent = BootInstant::now();
         let mut each_listed = |listed: Vec<Listed>| {
-            let has_document: HashSet<Shard> =
-                listed.iter().filter(|listed| listed.part == Part::Lease).map(|listed| listed.shard.clone()).collect();
-            let reports = listed.into_iter().filter_map(|Listed { shard, part, found }| {
-                if part == Part::Led {
-                    let mark = LedMark::read(&found).filter(|_| !has_document.contains(&shard))?;
-                    return Some((shard, Report { holder: None, last_term: Some(mark.shared.last_term()?) }));
-                }
+            let (marks, leases): (Vec<_>, Vec<_>) = listed.into_iter().partition(|listed| listed.part == Part::Led);
+            let mut marks: HashMap<_, _> = marks.into_iter().map(|mark| (mark.shard, mark.found)).collect();
+            for Listed { shard, found, .. } in leases {
+                let led = marks.remove(&shard);
                 let report = match self.understand(&shard, found) {
-                    Ok(standing) if standing.document.as_ref().is_some_and(|document| !document.is_listed()) => None,
-                    Ok(standing) => Some(self.report(&shard, &standing, sent)),
-                    Err(_) => Some(Report { holder: Some(Holder::unknown()), last_term: None }),
+                    Ok(standing) if standing.document.as_ref().is_some_and(|document| !document.is_listed()) => {
+                        continue;
+                    }
+                    Ok(standing) => self.report(&shard, &Standing { led, ..standing }, sent),
+                    Err(_) => Report { holder: Some(Holder::unknown()), last_term: None },
                 };
-                Some((shard, report?))
-            });
-            list.extend(reports);
+                list.push((shard, report));
+            }
+            for (shard, mark) in marks {
+                let last_term = LedMark::read(&mark).shared.last_term();
+                list.push((shard, Report { holder: None, last_term }));
+            }
             sent = BootInstant::now();
         };
         self.documents.list(List::Shards(prefix), &mut each_listed).await?;
+        // Another program that led before any of ours, and nobody since.
+        list.retain(|(_, report)| *report != Report::default());
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(list)
     }
@@ -88,7 +90,7 @@ impl Administration for LeaseStore {
             }
             (draft.lease, draft.revoked) = (None, Some(term.0));
             let over = Over::Text(&standing.found);
-            if self.rewrite(shard, &draft, Author::Other, Ends::Keep, over).await?.is_some() {
+            if self.rewrite(shard, &draft, 0, Ends::Keep, over).await?.is_some() {
                 return Ok(Release::Released);
             }
         }

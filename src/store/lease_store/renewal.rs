@@ -11,8 +11,7 @@
 //! An answer from an incarnation that the marker does not name proves nothing, because another candidate may lead in
 //! the one that it names. The renewal counts once the marker names the same.
 
-use super::claim::Author;
-use super::document::{Document, LedMark};
+use super::document::LedMark;
 use super::documents::{Ends, Found, Key, Leadership, Life, Over, Touch, Touched};
 use super::marker::Reader;
 use super::seen::{Own, Standing};
@@ -42,7 +41,9 @@ impl LeaseStore {
         };
         let others = also.len();
         self.with_own(shard, &leadership, |own| own.requested = own.requested.max(sequence));
+        let mut again = false;
         for _ in 0..MOST_ATTEMPTS {
+            let sent = BootInstant::now();
             if self.own(shard, &leadership).is_some_and(|own| sequence <= own.sequence) {
                 return Ok(Renewed::alone(Renewal::Overtaken));
             }
@@ -52,6 +53,7 @@ impl LeaseStore {
                 leadership: &leadership,
                 owner: &candidate.owner,
                 sequence,
+                again,
                 lease: candidate.lease,
                 known: known.as_ref().map(|known| &known.found),
                 also: &also,
@@ -95,7 +97,18 @@ impl LeaseStore {
                 continue;
             }
             self.remember(shard, &standing);
-            self.record_renewal(shard, &leadership, sequence, began, &standing);
+            // If an answer since then contradicted what was known of the server's clock, the end may be too early. The
+            // bounds then cover both clocks, so one more write is enough.
+            let now = BootInstant::now();
+            if !again && !self.documents.clock().agreed_for(now, now.since(sent)) {
+                again = true;
+                continue;
+            }
+            self.with_own(shard, &leadership, |own| {
+                own.sequence = own.sequence.max(sequence);
+                own.granted = own.granted.max(began);
+            });
+            self.renewed.notify_waiters();
             let orders = told.and_then(|told| {
                 if self.properties.has_clock {
                     return self.orders_with(shard, &standing, shards, told);
@@ -133,40 +146,14 @@ impl LeaseStore {
         self.with_own(shard, leadership, |own| own.clone())
     }
 
-    fn record_renewal(
-        &self,
-        shard: &Shard,
-        leadership: &Leadership,
-        sequence: u64,
-        sent: BootInstant,
-        standing: &Standing,
-    ) {
-        self.with_own(shard, leadership, |own| {
-            own.sequence = own.sequence.max(sequence);
-            own.granted = own.granted.max(sent);
-            if let Some(document) = &standing.document {
-                own.document = document.clone();
-            }
-        });
-        self.renewed.notify_waiters();
-    }
-
     /// Removes a wait that is over from our document where the server has no clock: others could not tell.
     async fn end_wait(&self, shard: &Shard, standing: Standing) {
         let says_wait = standing.document.as_ref().is_some_and(|document| document.wait().is_some());
         if self.properties.has_clock || !says_wait || self.wait_of(shard, &standing).is_some() {
             return;
         }
-        let ended = |draft: &mut Document| draft.set_wait(None);
-        if let Ok(Some(Standing { document: Some(document), .. })) =
-            self.complete(shard, Ends::Keep, standing, ended).await
-        {
-            self.with_seen(shard, |seen| {
-                if let Some(own) = &mut seen.own {
-                    own.document = document;
-                }
-            });
-        }
+        // If that fails, the next renewal tries again.
+        let _ = self.complete(shard, Ends::Keep, standing, |draft| draft.set_wait(None)).await;
     }
 
     /// What a renewal concludes from a document that does not name its leadership. None: send it again, because the
@@ -193,15 +180,13 @@ impl LeaseStore {
         let is_revoked = standing.document.as_ref().is_some_and(|document| document.revoked == Some(leadership.term.0));
         let lost = || Ok(Some(if is_revoked { Renewal::Revoked } else { Renewal::Lost(holder.clone()) }));
         let Some(own) = self.own(shard, leadership) else { return lost() };
+        let is_anothers = holder.is_some() && standing.session() != Some(&candidate.session);
         // Nothing can be written while another's lease lives that the server itself ends.
         let is_ended_by_server = standing.document.is_none() || !self.properties.has_clock;
-        let is_foreign =
-            is_ended_by_server && holder.is_some() && standing.session().is_none_or(|of| *of != candidate.session);
         // A leader that still waits for an earlier leader's tree gives way once that leader has written itself again.
         let waits = own.start_after.is_some_and(|start| start > sent);
-        let gives_way = waits && holder.is_some() && standing.session().is_some_and(|of| *of != candidate.session);
         // A document that has reached this term knows that it ended.
-        if is_foreign || gives_way || standing.term() >= leadership.term.0 {
+        if is_anothers && (is_ended_by_server || waits) || standing.term() >= leadership.term.0 {
             return lost();
         }
         let marker = self.marker.lock().clone();
@@ -209,12 +194,10 @@ impl LeaseStore {
         let has_forgotten = marker.is_none_or(|marker| self.until_remembered(&marker, longest).is_some());
         // A lower term than ours comes from an older copy, whatever the marker says. But another session whose lease
         // stands there may have led since.
-        let is_older = standing.document.is_some() && standing.session().is_none_or(|of| *of == candidate.session);
-        let is_older = is_older || (standing.document.is_some() && holder.is_none());
+        let is_older = standing.document.is_some() && !is_anothers;
         if BootInstant::now() >= own.granted.plus(usable(candidate.lease)) || !(has_forgotten || is_older) {
             return lost();
         }
-        let standing = self.with_led_mark(shard, standing).await?;
         self.heal(candidate, &own, sequence, &standing).await.map(|()| None)
     }
 
@@ -241,9 +224,8 @@ impl LeaseStore {
             }
         };
         self.change_led_mark(shard, None, change).await?;
-        let ends = Ends::In(candidate.lease);
         let over = Over::Exactly(&standing.found);
-        self.rewrite(shard, &draft, Author::Leader(sequence), ends, over).await.map(drop)
+        self.rewrite(shard, &draft, sequence, Ends::In(candidate.lease), over).await.map(drop)
     }
 
     pub(super) fn orders_in(&self, standing: &Standing) -> Option<Note> {
@@ -260,18 +242,13 @@ impl LeaseStore {
         told: Vec<Found>,
     ) -> Option<Vec<Option<Note>>> {
         let mut told = told.into_iter();
-        let mut orders = Vec::with_capacity(shards.len());
-        for shard in shards {
+        let orders = shards.iter().map(|shard| {
             if shard == own {
-                orders.push(self.orders_in(standing));
-                continue;
+                return Some(self.orders_in(standing));
             }
             let standing = self.understand(shard, told.next()?).ok()?;
-            if self.needs_led_mark(&standing) {
-                return None;
-            }
-            orders.push(self.orders_in(&standing));
-        }
-        Some(orders)
+            (!self.needs_led_mark(&standing)).then(|| self.orders_in(&standing))
+        });
+        orders.collect()
     }
 }

@@ -13,7 +13,6 @@
 use super::document::{Document, LedMark, Orders};
 use super::documents::{Content, Found, Leadership, Life, Ours};
 use crate::lease::{Candidate, Session, Term, kept};
-use crate::store::expiry::Moment;
 use crate::store::server_clock::{Clock, Wait, left_of_lease};
 use crate::time::BootInstant;
 use std::time::Duration;
@@ -24,8 +23,8 @@ pub struct Standing {
     pub found: Found,
     /// None if it is absent or foreign.
     pub document: Option<Document>,
-    /// What the led mark says, where there is no document and it was asked for.
-    pub led: Option<LedMark>,
+    /// The led mark, where it was asked for because there is no document.
+    pub led: Option<Found>,
 }
 
 impl Standing {
@@ -46,7 +45,7 @@ impl Standing {
     pub fn last_term(&self) -> Option<Term> {
         match &self.document {
             Some(document) => document.last_term(),
-            None => self.led.as_ref()?.shared.last_term(),
+            None => self.led_mark()?.shared.last_term(),
         }
     }
 
@@ -56,10 +55,14 @@ impl Standing {
         Progress { term: self.term(), sequence: ours.map_or(u64::MAX, |ours| ours.sequence) }
     }
 
-    pub fn orders(&self) -> Option<&Orders> {
+    fn led_mark(&self) -> Option<LedMark> {
+        self.led.as_ref().map(LedMark::read)
+    }
+
+    pub fn orders(&self) -> Option<Orders> {
         match &self.document {
-            Some(document) => document.orders.as_ref(),
-            None => self.led.as_ref()?.shared.orders.as_ref(),
+            Some(document) => document.orders.clone(),
+            None => self.led_mark()?.shared.orders,
         }
     }
 
@@ -145,23 +148,27 @@ fn sign_of(ours: &Ours) -> String {
 
 impl Seen {
     /// How long nobody else may have the lease; zero if another candidate may now. None: as long as its holder lives.
-    pub fn left(&mut self, standing: &Standing, clock: &Clock, moment: Moment) -> Option<Duration> {
+    /// `read_sent` is when the read was sent that showed it, and `wall_millis` our wall clock, as a second witness.
+    pub fn left(
+        &mut self,
+        standing: &Standing,
+        clock: &Clock,
+        read_sent: BootInstant,
+        now: BootInstant,
+        wall_millis: u64,
+    ) -> Option<Duration> {
         let (sign, life, whole) = match &standing.found.content {
-            Content::Absent => {
-                self.sighting = None;
-                return Some(Duration::ZERO);
-            }
-            Content::Ours(ours) => {
-                if ours.leadership.is_none() && !matches!(ours.life, Life::Left { .. }) {
-                    self.sighting = None;
-                    return Some(Duration::ZERO);
-                }
+            Content::Ours(ours) if ours.leadership.is_some() || matches!(ours.life, Life::Left { .. }) => {
                 let whole = standing.document.as_ref().and_then(|document| Some(document.lease.as_ref()?.duration()));
                 (sign_of(ours), ours.life, whole)
             }
             Content::Foreign { sign, life, .. } => {
                 let whole = if let Life::Unchanged { whole } = life { Some(*whole) } else { None };
                 (format!("foreign {sign}"), *life, whole)
+            }
+            Content::Absent | Content::Ours(_) => {
+                self.sighting = None;
+                return Some(Duration::ZERO);
             }
             Content::Unreadable(_) => return None,
         };
@@ -174,16 +181,16 @@ impl Seen {
         };
         let mut sighting = self.sighting.take().filter(|known| known.sign == sign).unwrap_or(Sighting {
             sign,
-            since: moment.now,
-            wall_millis: moment.wall_millis,
+            since: now,
+            wall_millis,
             has_ended: false,
         });
-        let stood = moment.read_sent.since(sighting.since);
+        let stood = read_sent.since(sighting.since);
         let left = match (ends, whole) {
             _ if sighting.has_ended => Duration::ZERO,
-            (Some(ends), Some(whole)) => left_of_lease(clock, whole, ends, stood, moment.now, moment.wall_millis),
+            (Some(ends), Some(whole)) => left_of_lease(clock, whole, ends, stood, now, wall_millis),
             (None, whole) => kept(whole.unwrap_or_default()).saturating_sub(stood),
-            (Some(ends), None) => sighting.left_of_unknown(ends, clock, moment),
+            (Some(ends), None) => sighting.left_of_unknown(ends, clock, now, wall_millis),
         };
         sighting.has_ended = left.is_zero();
         self.sighting = Some(sighting);
@@ -248,15 +255,15 @@ impl Seen {
 const UNKNOWN_LEASE: Duration = Duration::from_mins(1);
 
 impl Sighting {
-    fn left_of_unknown(&self, ends: u64, clock: &Clock, moment: Moment) -> Duration {
+    fn left_of_unknown(&self, ends: u64, clock: &Clock, now: BootInstant, wall_millis: u64) -> Duration {
         let until = |millis: u64| Duration::from_millis(ends.saturating_sub(millis));
-        let stood = moment.now.since(self.since);
+        let stood = now.since(self.since);
         let patience = UNKNOWN_LEASE.saturating_sub(stood);
-        match clock.bounds(moment.now) {
-            Some(bounds) if clock.agreed_for(moment.now, UNKNOWN_LEASE) => until(bounds.lower),
+        match clock.bounds(now) {
+            Some(bounds) if clock.agreed_for(now, UNKNOWN_LEASE) => until(bounds.lower),
             Some(bounds) => until(bounds.lower).max(patience),
             // Our wall clock alone, but not if it jumps, and not if it is ahead at first sight.
-            None => until(moment.wall_millis).max(until(self.wall_millis).saturating_sub(stood)).max(patience),
+            None => until(wall_millis).max(until(self.wall_millis).saturating_sub(stood)).max(patience),
         }
     }
 }

@@ -7,12 +7,11 @@
 use super::MOST_ATTEMPTS;
 use super::documents::{Documents, Draft, Ends, Found, Key, Over, Touch, Touched};
 use crate::store::StoreError;
-use crate::time::BootInstant;
 
 pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> Result<Touched, StoreError> {
     let key = Key::Shard(touch.shard);
     let mut known = touch.known.filter(|known| known.leadership() == Some(touch.leadership)).cloned();
-    let mut again = false;
+    let mut again = touch.again;
     for _ in 0..MOST_ATTEMPTS {
         let found = match known.take() {
             Some(known) => known,
@@ -25,22 +24,15 @@ pub async fn by_put<D: Documents + ?Sized>(documents: &D, touch: Touch<'_>) -> R
             return Ok(Touched::Overtaken);
         }
         if ours.sequence < touch.sequence || again {
-            let sent = BootInstant::now();
             let draft = Draft {
                 text: &ours.text,
                 leadership: Some(touch.leadership),
                 sequence: touch.sequence,
                 ends: Ends::In(touch.lease),
-                wakes: false,
                 owner: None,
             };
             known = documents.put(key, draft, Over::Exactly(&found)).await?;
-            // If an answer since then contradicted what was known of the server's clock, the end may be too early.
-            let now = BootInstant::now();
-            if known.is_some() {
-                // The bounds then cover both clocks, so one more write is enough.
-                again = !again && !documents.clock().agreed_for(now, now.since(sent));
-            }
+            again &= known.is_none();
             continue;
         }
         let also = if touch.also.is_empty() { Some(Vec::new()) } else { documents.get(touch.also, false).await.ok() };

@@ -223,7 +223,7 @@ impl Statements {
                     )
                 };
                 let channel = self.literal(channel);
-                let which = format!("{at} AND version = {version} AND {}", draft.wakes);
+                let which = format!("{at} AND version = {version} AND {}", matches!(over, Over::Text(_)));
                 format!(
                     "{write}; SELECT pg_notify({channel}, shard) FROM {table} WHERE {which}; {}",
                     self.answer(&rows)

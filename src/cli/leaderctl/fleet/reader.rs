@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
             snapshot.trouble = None;
             self.to_read(&snapshot, turn)
         };
-        for some in names.chunks(self.client.store.concurrency()) {
+        for some in names.chunks(parallel::FEW) {
             let reads = some.iter().map(|(shard, whole)| self.notes_of(shard, *whole));
             for ((shard, _), noted) in some.iter().zip(parallel::all(reads).await) {
                 match noted {
