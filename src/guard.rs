@@ -60,7 +60,7 @@ use foreground::Foreground;
 use health::Checker;
 use hooks::{Hook, Hooks, how_it_ended};
 use lateness::Caution;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use policy::{Effect, Input, Order, Policy};
@@ -155,16 +155,16 @@ fn guard(
         checker: plan.health.map(Checker::new),
         has_started: false,
         news: None,
-        hook_ended: None,
+        // Without a pre-start hook, COMMAND starts once the orders that have arrived allow it.
+        hook_ended: hooks.pre_start.is_zero().then_some(HookEnd::Exited(0)),
         kill: None,
         finished: false,
         kill_timer,
         sampler,
     };
     guard.set_kill_timer();
-    if hooks.pre_start.is_zero() {
-        guard.start();
-    } else {
+    guard.report(&Report::Armed);
+    if guard.hook_ended.is_none() {
         guard.run_hook(Hook::PreStart, deadline.term_at);
     }
     loop {
@@ -416,10 +416,15 @@ impl Guard {
         if let Some(line) = &self.inits_line {
             line.order(STOP);
         }
+        // A stopped init cannot pass it on.
+        if let Some(init) = self.init {
+            let _ = kill(init, Signal::SIGCONT);
+        }
         let signals = [self.stop_signal, Signal::SIGCONT];
         for signal in signals {
             self.signal_group(signal);
         }
+        self.starting.iter().for_each(Started::cancel);
         // Finding the other processes takes longer, so the group goes first, and what is due next does not wait for
         // them.
         self.tree.ask(signals, self.group(), self.policy.asks_until());

@@ -288,6 +288,38 @@ fn the_run_of_a_command_begins_when_the_kernel_has_executed_it() {
     leader_of(&scratch, &["--max-run", "6s"], &program).said().ended(7);
 }
 
+/// It would ignore the signal that asks it to stop, and begin afterwards.
+#[test]
+fn what_is_asked_to_stop_before_the_kernel_has_executed_it_never_begins() {
+    for contain in ["walk", "pidns"] {
+        let scratch = TempDir::new().unwrap();
+        let (program, holder) = busy_program(&scratch, "touch $0.began; sleep 1000", 40);
+        let mut leader = leader_of(&scratch, &["--contain", contain, "--signal", "WINCH"], &program);
+        let mut leader = Process::start(&mut leader);
+        wait_until("the guard executes it", || {
+            let below = |pids: Vec<i32>| pids.into_iter().flat_map(children_of).collect::<Vec<_>>();
+            let guard = below(children_of(leader.pid().as_raw()));
+            !below(if contain == "pidns" { below(guard) } else { guard }).is_empty()
+        });
+        leader.signal(Signal::SIGTERM);
+        leader.ends();
+        drop(holder);
+        assert!(!scratch.path().join("program.began").exists());
+    }
+}
+
+#[test]
+fn a_stopped_init_does_not_keep_the_stop_signal_from_command() {
+    let flags = ["--contain", "pidns"];
+    let mut leader = Script::start(&flags, "trap 'exit 3' TERM; echo up > $FILE; while :; do sleep 0.1; done");
+    leader.wait_for("up");
+    let [_, guard] = helpers_of(leader.child.pid());
+    let init = children_of(guard.as_raw()).into_iter().next().expect("the init");
+    kill(Pid::from_raw(init), Signal::SIGSTOP).unwrap();
+    leader.signal(Signal::SIGTERM);
+    assert_eq!(leader.status(), Some(3));
+}
+
 /// COMMAND itself is killed, or the init of its namespace; or a guard that hears and passes on while the kernel executes.
 #[test]
 fn what_was_killed_before_the_kernel_had_executed_it_was_not_started() {

@@ -33,7 +33,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// How long after the time for a stop the backstop waits for a guard whose candidate is gone.
+/// How long after the time for a stop the backstop waits for a guard whose candidate is gone, and for a candidate once the
+/// tree is dead.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Takes over a descriptor by its number.
@@ -95,6 +96,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         guard: Some(guard_pid),
         tree,
         line: Some(line),
+        candidate_lives: true,
         limit: spec.deadline.backstop_at,
         latest,
         caution: spec.plan.measure.map(Caution::from).unwrap_or_default(),
@@ -129,8 +131,9 @@ struct Backstop {
     /// Some while the guard has not been reaped.
     guard: Option<Pid>,
     tree: Tree,
-    /// None once the candidate is gone.
+    /// None once the candidate has hung up, or is gone.
     line: Option<Line>,
+    candidate_lives: bool,
     /// When the lease says that the guard is late: as read last from `latest`.
     limit: BootInstant,
     latest: Limit,
@@ -177,12 +180,8 @@ impl Backstop {
                         // Close the files that hold the lease before reporting that the tree is dead.
                         drop(lease_files);
                         self.report(&Report::Tree(TreeEvent::Dead));
-                        let candidate_lives = self.line.is_some();
-                        // Without an anchor, nothing waits for a frozen candidate.
-                        if !anchors.is_empty() {
-                            self.outlast(&anchors, &mut watch);
-                        }
-                        return Ok(candidate_lives);
+                        self.outlast(&anchors, &mut watch);
+                        return Ok(self.candidate_lives);
                     }
                     self.tree.kill()
                 }
@@ -191,22 +190,25 @@ impl Backstop {
         }
     }
 
-    /// Waits until the candidate hangs up: it has heard that the tree is dead, or is gone. One that has not hung up by
-    /// the limit is frozen, and its locks serve nobody.
+    /// Waits until the candidate hangs up: it has heard that the tree is dead, or is gone. One that is being killed takes
+    /// a moment to close its line. One that has not hung up by the limit is frozen, and its locks serve nobody. Without
+    /// an anchor, nothing waits for it for long.
     fn outlast(&mut self, anchors: &[OwnedFd], watch: &mut Watch) {
+        let at_most = if anchors.is_empty() { BootInstant::now().plus(PATIENCE) } else { BootInstant::NEVER };
         loop {
             self.hear();
             if self.line.is_none() {
                 return;
             }
             self.limit = self.latest.get().unwrap_or(self.limit);
-            if BootInstant::now() >= self.limit {
+            let until = self.limit.min(at_most);
+            if BootInstant::now() >= until {
                 for anchor in anchors {
                     anchor::cut(anchor.as_fd());
                 }
                 return;
             }
-            watch.wait(self.line.as_ref(), [None, None], None, self.limit);
+            watch.wait(self.line.as_ref(), [None, None], None, until);
         }
     }
 
@@ -236,6 +238,7 @@ impl Backstop {
                 }
                 Heard::Silence => return,
                 Heard::Closed => {
+                    self.candidate_lives = !line.is_abandoned();
                     self.line = None;
                     self.without_candidate = BootInstant::now().plus(self.stop_time).plus(PATIENCE);
                 }

@@ -185,6 +185,7 @@ impl Init {
             for signal in [self.stop_signal, Signal::SIGCONT] {
                 let _ = kill(Pid::from_raw(-1), signal);
             }
+            self.starting.iter().for_each(Started::cancel);
         } else if let Some(command) = self.command {
             pass_on(order, command);
         }

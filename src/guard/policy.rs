@@ -142,7 +142,7 @@ pub struct Policy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// The pre-start hook runs. It is killed at `until`.
+    /// The pre-start hook runs, or COMMAND is about to start. The hook is killed at `until`.
     Opening {
         until: BootInstant,
     },
@@ -184,11 +184,11 @@ impl Policy {
         }
     }
 
-    /// The policy with hooks. The pre-start hook starts now, if there is one, otherwise COMMAND does.
+    /// The policy with hooks. The pre-start hook starts now. Without one, it counts as ended: see [`Input::HookEnded`].
     pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, hooks: TimeForHooks) -> Self {
         let opened = !hooks.pre_start.is_zero();
-        let phase = if opened { Phase::Opening { until: now.plus(hooks.pre_start) } } else { Phase::Running };
-        Self { hooks, phase, opened, ran: false, ..Self::new(deadline, grace) }
+        let until = if opened { now.plus(hooks.pre_start) } else { BootInstant::NEVER };
+        Self { hooks, phase: Phase::Opening { until }, opened, ran: false, ..Self::new(deadline, grace) }
     }
 
     /// When [`Input::Tick`] is due.

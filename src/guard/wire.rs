@@ -63,6 +63,8 @@ pub enum Report {
     Guarded {
         pid: i32,
     },
+    /// From the guard: if it freezes from now on, its kill timer ends it.
+    Armed,
     /// The worst lateness of the sender, guard or backstop, has changed to this.
     Late(Duration),
 }
@@ -151,6 +153,13 @@ impl Line {
         let mut packet = [0; MOST];
         let sent = postcard::to_slice(&(message, BootInstant::now()), &mut packet).expect("every message fits");
         let _ = send(self.0.as_raw_fd(), sent, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+    }
+
+    /// Whether the other side is gone, and has not only hung up.
+    pub fn is_abandoned(&self) -> bool {
+        let mut source = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
+        poll(&mut source, PollTimeout::ZERO).is_ok()
+            && source[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
 
     /// Hears an [`Order`] or a [`Report`], whichever comes from the other side.
@@ -265,6 +274,15 @@ mod tests {
         here.order(Order::Continue);
         drop(there);
         assert_eq!(heard::<Report>(&here), [ended]);
+    }
+
+    #[test]
+    fn a_side_that_hangs_up_is_not_gone_before_it_closes() {
+        let (here, there) = Line::pair().unwrap();
+        there.hang_up();
+        assert_eq!((here.hear::<Order>(), here.is_abandoned()), (Heard::Closed, false));
+        drop(there);
+        assert_eq!((here.hear::<Order>(), here.is_abandoned()), (Heard::Closed, true));
     }
 
     #[test]

@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// How long the backstop may take to start the guard: far longer than on a machine that is overloaded.
+/// How long backstop and guard may take to get ready: far longer than on a machine that is overloaded.
 const START_PATIENCE: Duration = Duration::from_secs(15);
 
 /// One end of a line, with readiness events.
@@ -60,7 +60,7 @@ pub struct GuardHandle {
     seized: bool,
     /// When to kill again what is left of the tree.
     look_at: Instant,
-    /// When the backstop counts as frozen. Some while it has not started the guard, and once the guard is gone: a
+    /// When guard or backstop count as frozen. Some until the guard's kill timer is set, and once the guard is gone: a
     /// backstop that works then ends as well.
     guard_missed_at: Option<Instant>,
     /// True if the backstop reported that it has no descendant left.
@@ -291,8 +291,8 @@ impl GuardHandle {
                 if let Some(backstop) = self.backstop_pid {
                     self.events.push_back(GuardEvent::Guarded(Some([backstop.as_raw(), pid])));
                 }
-                self.guard_missed_at = self.guard_missed_at.filter(|_| self.closed[GUARD]);
             }
+            Report::Armed => self.guard_missed_at = self.guard_missed_at.filter(|_| self.closed[GUARD]),
             Report::Killed { woken, signalled, empty } => tracing::debug!(
                 "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \
                  {signalled:.1?}, and none was left after {empty:.1?}"

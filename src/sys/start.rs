@@ -11,7 +11,7 @@ use crate::exit;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::unistd::{Pid, getpid, getppid, tcsetpgrp};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -301,6 +301,14 @@ impl Started {
             Ok(0) => Some(Ok(nix::unistd::setpgid(self.pid, self.pid).is_err())),
             Ok(_) => Some(Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))),
             Err(_) => None,
+        }
+    }
+
+    /// Kills it, unless it has become its program. Before that, it may ignore the signal that asks it to stop, and would
+    /// begin afterwards.
+    pub fn cancel(&self) {
+        if self.became_program().is_none() {
+            let _ = kill(self.pid, Signal::SIGKILL);
         }
     }
 }

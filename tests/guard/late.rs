@@ -75,6 +75,23 @@ fn a_late_guard_makes_the_deadline_earlier_and_leads_on() {
     assert!(!leader.place.fleet.logs().contains("outside the guarantee"), "{}", leader.place.fleet.logs());
 }
 
+/// The kernel takes a moment to close the line of a candidate that is killed, and the tree may be dead before.
+#[test]
+fn the_lease_of_a_candidate_that_is_killed_with_its_guard_is_given_back() {
+    for _ in 0..5 {
+        let mut leader = Leader::with_lease("60s");
+        for pid in [leader.place.fleet.pid("one"), leader.guard] {
+            kill(pid, Signal::SIGKILL).unwrap();
+        }
+        wait_until_or(
+            "the backstop has given the lease back",
+            || leader.place.fleet.logs(),
+            || leader.place.fleet.logs().contains("released after it was killed"),
+        );
+        leader.place.fleet.kill("one");
+    }
+}
+
 /// The next guard has measured nothing when its candidate is frozen, which would otherwise kill the tree early by what it
 /// remembers itself. Half of the outage that the timing allows is some seven seconds.
 #[test]

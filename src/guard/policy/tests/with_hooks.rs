@@ -26,9 +26,20 @@ fn until(kill_at: u64) -> Deadline {
 fn policy(hooks: TimeForHooks) -> Policy {
     let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hooks);
     if hooks.pre_start.is_zero() {
+        assert_eq!(policy.handle(at(1), Input::HookEnded(HookEnd::Exited(0))), [Effect::Start]);
         assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
     }
     policy
+}
+
+#[test]
+fn a_command_without_a_hook_is_not_started_after_an_order_to_stop() {
+    for (order, effect) in [(Input::CandidateGone, Effect::AskTree), (Input::Order(Order::Kill), Effect::KillTree)] {
+        let mut policy = Policy::with_hooks(at(1), until(20), GRACE, TimeForHooks::default());
+        assert_eq!(policy.handle(at(1), order), [unready(HookEnd::Cut), effect]);
+        assert_eq!(policy.handle(at(1), Input::HookEnded(HookEnd::Exited(0))), []);
+        assert_eq!(policy.handle(at(1), Input::Empty), [Effect::Finish]);
+    }
 }
 
 #[test]
@@ -223,9 +234,9 @@ proptest! {
     ) {
         let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hooks);
         let leads = !hooks.pre_start.is_zero();
-        let mut below = Below { hook: leads, command: !leads, ..Below::default() };
-        if below.command {
-            below.feed(&mut policy, at(1), Input::CommandStarted)?;
+        let mut below = Below { hook: leads, ..Below::default() };
+        if !leads {
+            below.feed(&mut policy, at(1), Input::HookEnded(HookEnd::Exited(0)))?;
         }
         let mut now = 1;
         for (pause, step) in script.into_iter().chain([(100, Step::Nothing)]) {
