@@ -3,6 +3,7 @@
 
 use leaderrun::internals::lease::{Timing, TimingRequest};
 use leaderrun::internals::time::BootInstant;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// True time.
@@ -18,7 +19,7 @@ pub const LEASE: Tick = 10;
 /// Every part but the lease is a little less than a whole number of ticks, so that a clock that is a twelfth slow needs as
 /// many ticks for it as an exact one. In ticks: renew 3, request timeout 2, grace 2; the stop signal 6 after the
 /// renewal was sent, the guard's kill 8, the backstop's 9, and at 10 the store gives the lease away.
-pub fn timing() -> Timing {
+pub static TIMING: LazyLock<Timing> = LazyLock::new(|| {
     let timing = TimingRequest {
         lease: TICK * u32::from(LEASE),
         renew_interval: Duration::from_millis(820),
@@ -27,7 +28,7 @@ pub fn timing() -> Timing {
         ..TimingRequest::default()
     };
     Timing { request_timeout: Duration::from_millis(540), ..Timing::new(timing).expect("there is room") }
-}
+});
 
 /// `CLOCK_BOOTTIME` of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

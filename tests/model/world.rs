@@ -4,7 +4,7 @@
 //! tick what its deadline asks of it, a message arrives within the tick unless a fault is spent on it, and SIGKILL
 //! works within the tick. In which order things happen within a tick is open.
 
-use crate::clock::{Clock, TICK, Tick, timing};
+use crate::clock::{Clock, TICK, TIMING, Tick};
 use crate::host::{Context, Host};
 use crate::leadership::Tree;
 use crate::mutants::Mutant;
@@ -233,14 +233,12 @@ impl State {
 
 impl World {
     pub fn timing(&self) -> Timing {
-        let timing = timing();
-        let slew = timing.lease / 12;
         let margin = match self.mutant {
-            Some(Mutant::NoMargin) => slew,
-            Some(Mutant::MarginWithoutSlew) => timing.margin - slew,
-            _ => timing.margin,
+            Some(Mutant::NoMargin) => TIMING.lease / 12,
+            Some(Mutant::MarginWithoutSlew) => TIMING.margin - TIMING.lease / 12,
+            _ => TIMING.margin,
         };
-        Timing { margin, ..timing }
+        Timing { margin, ..*TIMING }
     }
 
     pub fn settings(&self) -> Settings {
