@@ -91,7 +91,8 @@ attacks!(strangers, [cgroup, pidns], [is_stopped, is_cut_off], {
     a_process_of_another_pid_namespace: Attack::of("enters", &["deaf", "/proc/2/ns/pid"]).on(&["other"]),
 });
 
-attacks!(bombs, [walk, cgroup, pidns], [is_cut_off], {
+// The kernel kills a cgroup in one step, whatever is in it: `bombs_of_a_user` shows it.
+attacks!(bombs, [walk, pidns], [is_cut_off], {
     sixty_four_that_start_each_other_again: Attack::of("bomb", &["deaf", "slots", "64"]).bomb(),
 });
 
@@ -139,7 +140,7 @@ attacks!(named, [walk, cgroup, pidns], [it_is_killed_by_name], {
 });
 
 // It has the processor to itself, except for who outranks it.
-attacks!(hogs, [walk, cgroup, pidns], [is_cut_off], {
+attacks!(hogs, [walk, pidns], [is_cut_off], {
     a_real_time_command_on_the_only_processor:
         Attack::of("hog", &["deaf", "fifo", "50", "busy", "1"]).on(&["cpu=1"]).alone(),
 });
