@@ -13,7 +13,7 @@ use support::denied::{User, assert_changes_nothing, assert_leads_nothing};
 use support::fleet::copy_program;
 use support::prelude::*;
 use support::squatting::{NOBODY, as_nobody, by_user, copied};
-use support::verbs::ASKING;
+use support::verbs::{ASKING, forget_in_default_store};
 
 struct Ran {
     said: Said,
@@ -735,6 +735,7 @@ fn without_a_store_nothing_runs_where_nobody_reads_the_warning() {
     run_with(&[], "test/default-store", with_home).refused(64, &advice);
     let ran = run_with(&["-q", "--store", "file:"], "test/default-store", with_home);
     assert!(ran.started && default_directory(&home).is_dir() && ran.err.is_empty(), "{}", ran.err);
+    forget_in_default_store("test/default-store");
 }
 
 #[test]

@@ -85,10 +85,12 @@ fn at_a_terminal_a_first_try_needs_no_store_and_warns_also_when_quiet() {
     let shell = Shell::start();
     let home = shell.path().display();
     shell.shows(
-        &format!("env -u LEADERRUN_STORE XDG_STATE_HOME={home} leaderrun -q test/default-store echo it ran"),
+        &format!("env -u LEADERRUN_STORE XDG_STATE_HOME={home} leaderrun -q test/at-a-terminal echo it ran"),
         "\nit ran",
     );
     assert!(shell.screen().contains("leaderrun: warning: no store named: using file:/"), "{}", shell.screen());
+    shell.status(0);
+    support::verbs::forget_in_default_store("test/at-a-terminal");
 }
 
 #[test]
