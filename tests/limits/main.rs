@@ -433,6 +433,7 @@ fn a_process_that_a_filter_keeps_us_from_pinning_or_signalling_by_its_pin_gets_i
 
 #[test]
 fn a_process_with_a_deadline_can_start_no_other_and_is_told_so() {
+    let scratch = TempDir::new().unwrap();
     let mut command = Command::new("chrt");
     command.args([
         "--deadline",
@@ -441,7 +442,7 @@ fn a_process_with_a_deadline_can_start_no_other_and_is_told_so() {
         "--sched-period=10000000",
         "0",
     ]);
-    command.arg(env!("CARGO_BIN_EXE_leaderrun")).args(["-q", "--store", "file:/nowhere"]).args(LEADS);
+    command.arg(env!("CARGO_BIN_EXE_leaderrun")).args(["-q", "--store", &store(&scratch)]).args(LEADS);
     command.env("LEADERRUN_CONFIG", "/dev/null").said().refused(78, "no process with SCHED_DEADLINE");
 }
 

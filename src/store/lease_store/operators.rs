@@ -50,20 +50,27 @@ impl Administration for LeaseStore {
                     Ok(standing) if standing.document.as_ref().is_some_and(|document| !document.is_listed()) => {
                         continue;
                     }
-                    Ok(standing) => self.report(&shard, &Standing { led, ..standing }, sent),
+                    Ok(standing) => {
+                        let is_ours = standing.document.is_some();
+                        let report = self.report(&shard, &Standing { led, ..standing }, sent);
+                        // Another program that led before any of ours, and nobody since.
+                        if !is_ours && report == Report::default() {
+                            continue;
+                        }
+                        report
+                    }
                     Err(_) => Report { holder: Some(Holder::unknown()), last_term: None },
                 };
                 list.push((shard, report));
             }
             for (shard, mark) in marks {
-                let last_term = LedMark::read(&mark).shared.last_term();
-                list.push((shard, Report { holder: None, last_term }));
+                if let Some(last_term) = LedMark::read(&mark).shared.last_term() {
+                    list.push((shard, Report { holder: None, last_term: Some(last_term) }));
+                }
             }
             sent = BootInstant::now();
         };
         self.documents.list(List::Shards(prefix), &mut each_listed).await?;
-        // Another program that led before any of ours, and nobody since.
-        list.retain(|(_, report)| *report != Report::default());
         list.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(list)
     }

@@ -108,6 +108,7 @@ fn a_lease_that_slips_away_leaves_each_part_of_the_stop_its_time() {
 #[test]
 fn a_hook_that_was_killed_does_not_shorten_an_orderly_stop() {
     let mut policy = Policy::with_hooks(at(1), Deadline::NONE, GRACE, AROUND);
+    assert_eq!(policy.handle(at(1), Input::HookEnded(HookEnd::Exited(0))), [Effect::Start]);
     assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
     assert_eq!(policy.handle(at(1), STOP), [Effect::RunPreStop]);
     assert_eq!(policy.handle(at(3), Input::Tick), [Effect::KillHook, Effect::AskTree]);
