@@ -73,7 +73,7 @@ enum Command {
 }
 
 /// What comes of it for others.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// The policy took this in.
     Heard(Input),
