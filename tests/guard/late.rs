@@ -1,6 +1,7 @@
 //! Guard and backstop know how late they are woken. A tracer that stops them stands for a scheduler that does not run
 //! them: nothing but the clock shows that they stood still.
 
+use crate::slay;
 use crate::support::prelude::*;
 use crate::support::redis::Server;
 use crate::support::server::is_gone;
@@ -81,7 +82,7 @@ fn the_lease_of_a_candidate_that_is_killed_with_its_guard_is_given_back() {
     for _ in 0..5 {
         let mut leader = Leader::with_lease("60s");
         for pid in [leader.place.fleet.pid("one"), leader.guard] {
-            kill(pid, Signal::SIGKILL).unwrap();
+            slay(pid);
         }
         wait_until_or(
             "the backstop has given the lease back",

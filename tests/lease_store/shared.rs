@@ -219,6 +219,16 @@ fn a_lease_of_another_program_ends_by_a_date_that_is_agreed_on_or_after_it_stood
 }
 
 #[test]
+fn a_leader_does_not_write_itself_over_a_lease_that_another_program_took_in_a_wiped_store() {
+    let world = World::old(SHARED);
+    let (client, one, term) = leader(&world);
+    world.server.wipe();
+    world.write_foreign(Some(held_by_another(&world, LEASE)), "");
+    let renewal = client.renew(&one, term, 1);
+    assert!(matches!(&renewal, Renewal::Lost(Some(holder)) if holder.owner == "another"), "{renewal:?}");
+}
+
+#[test]
 fn a_claim_whose_document_is_deleted_before_the_led_mark_names_it_leads_nobody() {
     let world = World::old(SHARED);
     let (client, one, term) = leader(&world);
