@@ -181,6 +181,13 @@ pub struct Wait {
 }
 
 impl Wait {
+    /// One that lasts as long as both, and is another one than `earlier`: who has seen that one for long has not seen
+    /// this one.
+    pub fn after(self, earlier: Self) -> Self {
+        let until_millis = self.until_millis.max(earlier.until_millis.saturating_add(1));
+        Self { until_millis, duration: self.duration.max(earlier.duration) }
+    }
+
     /// None if the wait is over.
     pub fn over_by(&self, clock: &Clock, wall_millis: u64, now: BootInstant) -> Option<BootInstant> {
         // The clock may have been wrong when this was written. From now, the wait lasts no longer than it did from

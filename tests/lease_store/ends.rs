@@ -103,6 +103,31 @@ fn a_revoked_lease_is_lost_and_nobody_starts_before_it_would_have_ended() {
 }
 
 #[test]
+fn a_wait_for_a_second_revoked_leader_is_not_taken_for_the_wait_for_the_first() {
+    each([SCRIPTED, COMPARING, STAMPING, SHARED], |world| {
+        let (first, operator, standby) = (world.client(), world.client(), world.client());
+        let term = first.lead(&candidate("one"));
+        now(operator.store.observe(&shard())).unwrap();
+        // The operator sees the server's clock jump, so the end of this wait is far ahead.
+        world.server.step(3_600_000);
+        assert_eq!(now(operator.store.revoke(&shard(), term)), Ok(Release::Released));
+        world.server.step(-3_600_000);
+        let report = now(standby.store.inspect(&shard())).unwrap();
+        assert!(report.holder.is_some_and(|left_behind| left_behind.term.is_none()), "its tree may run");
+        let (second, two, three) = (world.client(), candidate("two"), candidate("three"));
+        let (grant, _) = second.in_time(&two);
+        // Until the first wait is over by its age.
+        for sequence in 1..=8 {
+            advance(seconds(5));
+            assert_eq!(second.renew(&two, grant.term, sequence), Renewal::Renewed);
+        }
+        assert_eq!(now(world.client().store.revoke(&shard(), grant.term)), Ok(Release::Released));
+        let (next, took) = standby.in_time(&three);
+        assert!(took + wait_of(&next) > LEASE - seconds(1), "{took:?} {next:?}");
+    });
+}
+
+#[test]
 fn a_wait_passes_from_one_leader_to_the_next_whatever_happens_in_between() {
     each(DATED, |world| {
         let long = Candidate { lease: LEASE * 8, ..candidate("one") };

@@ -145,6 +145,10 @@ fn after_a_revocation_nobody_starts_before_the_lease_would_have_ended() {
     let nobody = || Call::Look { holder: Some(Named { session: None, term: None }) };
     assert!(then(&[at(31, 40, release(1, 5, false)), at(41, 50, nobody())]));
     assert!(!is_right(&[at(0, 10, granted(1, 5)), at(11, 20, nobody())]));
+    assert!(
+        is_right(&[at(0, 10, granted(1, 5)), at(1000, 1700, nobody())]),
+        "a lease that has ended may be waited for"
+    );
     // Who comes after the next one waits as well.
     let next = [at(31, 40, granted_from(2, 6, 1600)), at(41, 50, release(2, 6, true))];
     assert!(!then(&[&next[..], &[at(51, 60, granted_from(3, 7, 60))]].concat()));

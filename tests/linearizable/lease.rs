@@ -211,7 +211,7 @@ impl Model for Lease {
             }
             Call::Claim { session, answer: Some(Claimed::Refused(named)), .. } => {
                 let other = state.holding.as_ref().is_none_or(|holding| holding.session != *session);
-                if other { self.shows(state, named) } else { None }
+                if other { self.shows(state, named, window) } else { None }
             }
             Call::FailedClaim => Some(state.clone()),
             Call::GiveBack { number } => Some(match &state.holding {
@@ -227,7 +227,7 @@ impl Model for Lease {
                 let is_free = state.holding.as_ref().is_none_or(|holding| holding.until <= window.latest);
                 is_free.then(|| state.clone())
             }
-            Call::Look { holder: Some(named) } => self.shows(state, named),
+            Call::Look { holder: Some(named) } => self.shows(state, named, window),
             Call::Release { session, term, done } => Self::release(state, *session, *term, *done, window),
             Call::Revoke { term, done } => Self::revoke(state, *term, *done, window),
         }
@@ -255,15 +255,16 @@ impl Lease {
     }
 
     /// Whether an answer may name this holder; if so, what it tells about the term is known from then on.
-    fn shows(&self, state: &State, named: &Named) -> Option<State> {
-        let Some(holding) = &state.holding else {
-            // The record of a lease that was revoked may stay until its end.
-            return (named.session.is_none() && !state.revoked.is_empty()).then(|| state.clone());
-        };
-        if self.leeway.is_of_kernel {
+    fn shows(&self, state: &State, named: &Named, window: Window) -> Option<State> {
+        if self.leeway.is_of_kernel && state.holding.is_some() {
             return Some(state.clone());
         }
-        if named.session != Some(holding.session) {
+        if named.session.is_none() {
+            // The tree of a lease that was revoked, or has ended, may be waited for.
+            let is_over = state.holding.as_ref().is_none_or(|holding| holding.until <= window.latest);
+            return is_over.then(|| state.clone());
+        }
+        if named.session != state.holding.as_ref().map(|holding| holding.session) {
             return None;
         }
         match named.term {

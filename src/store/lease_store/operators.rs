@@ -86,14 +86,10 @@ impl Administration for LeaseStore {
             let lease = standing.longest_lease();
             let mut draft = self.continued(shard, &standing);
             // A renewal may move the end before this is written. Then the later end counts.
-            let until_millis = self.documents.server_millis(sent);
-            let rest = Wait { until_millis, duration: lease };
-            let earlier = draft.wait().filter(|earlier| earlier.until_millis > until_millis);
-            let rest =
-                earlier.map_or(rest, |earlier| Wait { duration: earlier.duration.max(rest.duration), ..earlier });
+            let rest = Wait { until_millis: self.documents.server_millis(sent), duration: lease };
             // A server without a clock says itself when the lease is over.
             if self.properties.has_clock {
-                draft.set_wait(Some(rest));
+                draft.set_wait(Some(draft.wait().map_or(rest, |earlier| rest.after(earlier))));
             }
             (draft.lease, draft.revoked) = (None, Some(term.0));
             let over = Over::Text(&standing.found);
