@@ -670,7 +670,10 @@ fn who_does_not_wait_behind_another_waits_while_nobody_may_start() {
     let doubt = Outcome::NotAcquired(Some(Obstacle::Doubt(Doubt::FirstUse, Duration::from_secs(1))));
     let paused =
         Outcome::NotAcquired(Some(Obstacle::Hold(Hold { why: HeldBack::Paused, said: String::new(), left: None })));
-    assert_eq!([led, paused, doubt, Outcome::NotAcquired(None)].map(|end| end.exit_status(0)), [0, 0, 75, 75]);
+    let foreign = Holder { foreign_lock: Some("a key".to_owned()), ..other() };
+    let foreign = Outcome::NotAcquired(Some(Obstacle::Holder(foreign)));
+    let none = Outcome::NotAcquired(None);
+    assert_eq!([led, paused, doubt, foreign, none].map(|end| end.exit_status(0)), [0, 0, 75, 75, 75]);
 }
 
 #[test]

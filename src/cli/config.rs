@@ -142,7 +142,9 @@ fn known() -> Command {
 }
 
 fn keys(known: &Command) -> impl Iterator<Item = &Arg> {
-    known.get_arguments().filter(|arg| variable_of(arg).is_some() && arg.get_long() != Some(CONFIG))
+    // With `explain`, nothing on this host would run.
+    let is_key = |arg: &&Arg| !matches!(arg.get_long(), Some(CONFIG | "explain"));
+    known.get_arguments().filter(|arg| variable_of(arg).is_some()).filter(is_key)
 }
 
 fn unknown(name: &str, known: &Command) -> String {

@@ -227,11 +227,16 @@ fn merge<const N: usize>(layers: [(Settings, Called<'_>); N]) -> Result<Settings
 pub fn checked(arg: &Arg, value: &OsStr) -> Result<OsString, String> {
     // What clap's `FalseyValueParser` takes for false.
     const FALSE: [&str; 7] = ["n", "no", "f", "false", "off", "0", ""];
+    const TRUE: [&str; 6] = ["y", "yes", "t", "true", "on", "1"];
     let name = arg.get_long().expect("what is set has the long name of its option");
     match (arg.get_action(), value.to_str()) {
         (ArgAction::SetTrue, value) => {
-            let on = value.is_none_or(|value| !FALSE.contains(&value.to_lowercase().as_str()));
-            return Ok(on.to_string().into());
+            let value = value.map(str::to_lowercase);
+            return match value.as_deref() {
+                Some(value) if TRUE.contains(&value) => Ok("true".into()),
+                Some(value) if FALSE.contains(&value) => Ok("false".into()),
+                Some(_) | None => Err("write true or false".to_owned()),
+            };
         }
         (ArgAction::Count, Some(text)) if text.parse::<u8>().is_ok() => return Ok(text.into()),
         (ArgAction::Count, Some(_)) => return Err(VERBOSITY.to_owned()),

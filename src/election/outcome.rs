@@ -182,10 +182,9 @@ impl Outcome {
             Self::Interrupted(signal) | Self::EndedByKey(Interrupt { signal, .. }) => exit::of_signal(*signal),
             Self::NotStarted(error) => error.exit_status(),
             Self::Overran => exit::OVERRAN,
-            Self::NotAcquired(Some(Obstacle::Holder(_) | Obstacle::Hold(Hold { why: HeldBack::Paused, .. }))) => {
-                conflict
-            }
-            // Nobody leads, so what another exit status may promise would not be done.
+            Self::NotAcquired(Some(Obstacle::Hold(Hold { why: HeldBack::Paused, .. }))) => conflict,
+            Self::NotAcquired(Some(Obstacle::Holder(holder))) if !holder.is_foreign() => conflict,
+            // No candidate leads, so what another exit status may promise would not be done.
             Self::NotAcquired(_) => exit::NOT_ACQUIRED,
             Self::Unreachable(_) => exit::UNAVAILABLE,
             Self::Refused(error) => error.exit_status(),

@@ -14,7 +14,7 @@
 
 use super::error::in_short;
 use super::{ErrorKind, Finding, Holder, StoreError};
-use crate::lease::{Candidate, Session, Term};
+use crate::lease::{Candidate, Term};
 use crate::text::on_one_line;
 use crate::time::{millis, millis_of_rfc3339, rfc3339, wall_clock_millis};
 use serde_json::{Value, json};
@@ -73,8 +73,8 @@ pub trait ForeignLock: Send + Sync {
     /// Its name, for people; the same for all candidates of a shard.
     fn name(&self) -> String;
 
-    /// Who has it, unless that is `session`.
-    async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError>;
+    /// Who has it, unless that is `candidate`.
+    async fn holder(&self, candidate: Option<&Candidate>) -> Result<Option<Holder>, StoreError>;
 
     /// Takes it for as long as the lease lasts; if `again`, confirms that it was held since, and prolongs it.
     async fn take(&self, candidate: &Candidate, term: Term, again: bool) -> Result<Hold, StoreError>;

@@ -226,6 +226,9 @@ pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeM
     let mut options = BTreeMap::new();
     // A part of a secret may look like options: `u:pa?word=x@host`, `?sentinel_password=pa&word=x`.
     let beside_a_secret = query.contains('@') || query.contains("password");
+    if query.contains('?') {
+        return Err(format!("{scheme}:// has a second '?': write '&' between two options, and %3F for a '?' in one"));
+    }
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         if !known.contains(&&*key) {
             // A part without a value, or that is not a word, may belong to a password that was not encoded.
@@ -241,6 +244,9 @@ pub fn query_options(query: &str, scheme: &str, known: &[&str]) -> Result<BTreeM
         }
         if value.is_empty() {
             return Err(format!("the option {key} of {scheme}:// is empty"));
+        }
+        if value.contains(char::REPLACEMENT_CHARACTER) {
+            return Err(format!("the option {key} of {scheme}:// is not UTF-8 once it is percent-decoded"));
         }
         if value.chars().any(char::is_control) {
             return Err(format!("the option {key} of {scheme}:// has a control character in it"));

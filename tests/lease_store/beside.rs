@@ -2,7 +2,7 @@
 
 use crate::memory::{Memory, Name, Server, Style};
 use crate::world::*;
-use leaderrun::internals::lease::{Candidate, Session, Term};
+use leaderrun::internals::lease::{Candidate, Term};
 use leaderrun::internals::store::foreign_lock::{ForeignLock, Hold};
 use leaderrun::internals::store::lease_store::LeaseStore;
 use leaderrun::internals::store::{Claim, ErrorKind, Holder, Leases, Observation, Release, Renewal, StoreError};
@@ -32,9 +32,9 @@ impl ForeignLock for Lock {
         "the lock".to_owned()
     }
 
-    async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
+    async fn holder(&self, candidate: Option<&Candidate>) -> Result<Option<Holder>, StoreError> {
         let has = self.has.lock().unwrap().clone();
-        let other = has.filter(|of| session.is_none_or(|session| of != session.as_str()));
+        let other = has.filter(|of| candidate.is_none_or(|candidate| of != candidate.session.as_str()));
         Ok(other.map(|owner| Holder { owner, ..Holder::default() }))
     }
 
@@ -43,7 +43,7 @@ impl ForeignLock for Lock {
         if let Some(error) = self.fails.lock().unwrap().take() {
             return Err(error);
         }
-        if let Some(holder) = self.holder(Some(&candidate.session)).await? {
+        if let Some(holder) = self.holder(Some(candidate)).await? {
             return Ok(Hold::Taken(holder));
         }
         let before = self.has.lock().unwrap().replace(candidate.session.as_str().to_owned());

@@ -47,7 +47,7 @@ impl LeaseStore {
         lock: &dyn ForeignLock,
         candidate: &Candidate,
     ) -> Result<Claim, StoreError> {
-        if let Some(holder) = lock.holder(Some(&candidate.session)).await? {
+        if let Some(holder) = lock.holder(Some(candidate)).await? {
             // A leader of ours holds both, and its lease says more.
             return Ok(Claim::Refused(match self.observe_lease(&candidate.shard).await? {
                 Observation::Held(leader) if leader.session.as_ref().is_some_and(|of| *of != candidate.session) => {

@@ -131,8 +131,8 @@ impl LockKey {
         }
         if !lasts.is_zero() && lasts < shortest {
             return Err(StoreError::misconfigured(format!(
-                "bucket {name} forgets {} after {}, sooner than the lease of {}: choose a shorter --lease, or set the \
-                 bucket's TTL to at least {}",
+                "bucket {name} forgets {} after {}, sooner than the lease ends in the store, after {}: choose a shorter \
+                 --lease, or set the bucket's TTL to at least {}",
                 self.key,
                 show(lasts),
                 show(lease),
@@ -149,8 +149,12 @@ impl ForeignLock for LockKey {
         format!("the key {} of bucket {}", self.key, self.bucket.name)
     }
 
-    async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
-        let is_other = |message: &StreamMessage| !session.is_some_and(|session| is_of(message, session));
+    async fn holder(&self, candidate: Option<&Candidate>) -> Result<Option<Holder>, StoreError> {
+        if let Some(candidate) = candidate {
+            // Or else nobody would hear of it before the lock is free.
+            self.max_age(candidate.lease).await?;
+        }
+        let is_other = |message: &StreamMessage| !candidate.is_some_and(|candidate| is_of(message, &candidate.session));
         match self.look().await?.0.filter(is_other) {
             Some(message) => self.holder_of(&message, false).await.map(Some),
             None => Ok(None),

@@ -218,6 +218,8 @@ mod tests {
             "redis://h?lock_key=",
             "redis://h?lock_key=a&lock_key=b",
             "redis://h?lock_key=a%0Ab",
+            "redis://h?lock_key=a%FFb",
+            "redis://h?lock_key=a?wait=1",
             "redis://h?lock_key=a&info_key=b",
             "redis://h?lock_key=leaderrun:{leases}:lock:a",
             "redis://h?prefix=p:&lock_key=p:{leases}:store",

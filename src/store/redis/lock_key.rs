@@ -14,7 +14,7 @@
 
 use super::connection::Client;
 use super::script;
-use crate::lease::{Candidate, Session, Term};
+use crate::lease::{Candidate, Term};
 use crate::store::foreign_lock::{self, ForeignLock, Hold, writer_of};
 use crate::store::{ErrorKind, Holder, StoreError};
 use crate::time::{millis, wall_clock_millis};
@@ -95,8 +95,9 @@ impl ForeignLock for LockKey {
         format!("the key {}", self.key)
     }
 
-    async fn holder(&self, session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
-        let looked = self.ask(&("look", session.map_or("", Session::as_str)), false).await?;
+    async fn holder(&self, candidate: Option<&Candidate>) -> Result<Option<Holder>, StoreError> {
+        let session = candidate.map_or("", |candidate| candidate.session.as_str());
+        let looked = self.ask(&("look", session), false).await?;
         Ok(if let Hold::Taken(holder) = looked { Some(holder) } else { None })
     }
 

@@ -21,7 +21,7 @@
 
 use super::Connection;
 use super::watch::hears;
-use crate::lease::{self, Candidate, Session, Term};
+use crate::lease::{self, Candidate, Term};
 use crate::store::anchor::Anchor;
 use crate::store::error::in_short;
 use crate::store::foreign_lock::{ForeignLock, Hold};
@@ -217,7 +217,7 @@ impl ForeignLock for Advisory {
         format!("advisory lock {}", self.key)
     }
 
-    async fn holder(&self, _session: Option<&Session>) -> Result<Option<Holder>, StoreError> {
+    async fn holder(&self, _candidate: Option<&Candidate>) -> Result<Option<Holder>, StoreError> {
         let rows = self.server.ask(&lock_holder(self.key), Some).await?;
         let is_taken = !rows.is_empty() && !self.is_own(value(&rows, 0));
         Ok(is_taken.then(|| self.other_program(&rows)))
