@@ -253,6 +253,17 @@ fn an_end_written_by_a_wrong_clock_is_written_again() {
 }
 
 #[test]
+fn an_end_that_the_server_wrote_by_its_own_clock_is_not_written_again() {
+    each_led([SCRIPTED, STAMPING], |world, client, one, term| {
+        client.line.steps();
+        let server = std::sync::Arc::clone(&world.server);
+        client.line.next(renewal, Fate::After(Box::new(move || server.step(3_600_000))));
+        assert_eq!(client.renew(&one, term, 1), Renewal::Renewed);
+        assert_eq!(client.line.steps().len(), 1);
+    });
+}
+
+#[test]
 fn a_note_ends_after_its_time_and_not_before() {
     each([SCRIPTED, COMPARING, STAMPING, LEASED], |world| {
         let client = world.client();

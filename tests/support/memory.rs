@@ -485,7 +485,7 @@ impl<W: Way> Documents for Memory<W> {
             leadership: draft.leadership.cloned(),
             sequence: draft.sequence,
             ends: draft.ends,
-            dated: dated.filter(|_| !self.server.style.touches),
+            dated: dated.filter(|_| !self.server.style.touches && self.server.style.tells != Tells::Millis),
             wakes: !exactly,
             over: over.clone(),
             exactly: exactly || !self.server.style.touches,

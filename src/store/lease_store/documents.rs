@@ -238,8 +238,8 @@ pub struct Properties {
     /// Other programs may replace or delete the document of a shard. So the led mark also has what would be lost: the
     /// last term, whether it was released, and the orders.
     pub is_shared: bool,
-    /// Answers have the server's time in milliseconds. Where they have only a `Date` (whole seconds), our wall clock
-    /// may also delay a takeover.
+    /// Answers have the server's time in milliseconds, and it sets the end of a lease itself. Where they have only a
+    /// `Date` (whole seconds), our wall clock may also delay a takeover.
     pub tells_time: bool,
     /// Documents end on a clock of the server ([`Life::Ends`]). Without one they have [`Life::Left`] or [`Life::Over`],
     /// also the marker while it is young; orders are a note of their own; and a wait lasts from when a process first
