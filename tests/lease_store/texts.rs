@@ -1,7 +1,8 @@
 //! What stands in a document: members of later releases, later formats, and what other programs write.
 
-use crate::memory::{Name, Style, Tells};
+use crate::memory::{Kept, Name, Style, Tells};
 use crate::world::*;
+use leaderrun::internals::lease::Session;
 use leaderrun::internals::store::lease_store::documents::{Content, Life};
 use leaderrun::internals::store::{Administration, ErrorKind, Holder, Leases, Note, Notes, Page, Release, Renewal};
 use serde_json::json;
@@ -84,6 +85,22 @@ fn a_later_format_is_refused_by_name_and_never_replaced() {
             assert!(list[0].1.holder.is_some(), "{style:?}");
         }
     }
+}
+
+#[test]
+fn forget_deletes_notes_that_nobody_can_read() {
+    each_led(ALL, |world, client, one, term| {
+        world.edit(|contents| {
+            for page in [Page::History, Page::Standby(Session::random().unwrap())] {
+                let foreign = Some(Content::Unreadable("it is of an earlier release".to_owned()));
+                let (text, leadership, sequence, ends, write) = Default::default();
+                let kept = Kept { foreign, text, leadership, sequence, ends, write };
+                contents.insert(Name::Note(shard(), page), kept);
+            }
+        });
+        assert_eq!(now(client.store.forget(&one, term)), Ok(Release::Released));
+        assert!(!world.server.contents().keys().any(|name| matches!(name, Name::Note(..))), "{:?}", world.style);
+    });
 }
 
 #[test]

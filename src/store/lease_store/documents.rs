@@ -353,7 +353,7 @@ pub trait Documents: ServerTime + Send + Sync {
         touch::by_put(self, touch).await
     }
 
-    /// Deletes an announcement or a scratch document, whatever is in it, if it is there.
+    /// Deletes an announcement, a scratch document or a note that nobody can read, whatever is in it, if it is there.
     async fn remove(&self, key: Key<'_>) -> Result<(), StoreError>;
 
     /// Lists documents, in parts as they arrive. Leaves out what is not named after a shard, or is no [`Part`]. Where

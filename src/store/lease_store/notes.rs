@@ -3,7 +3,8 @@
 //! The hazard: a server that only compares looks at no clock. So the end of a note is written from the upper bound of
 //! the server's time, and judged by the lower: no note ends early, and each may stay some seconds longer. And a
 //! deletion cannot be conditional everywhere. So a note is removed by writing an empty text. Only announcements of
-//! standbys are deleted: if a deletion comes late, the standby's next announcement repairs it.
+//! standbys are deleted: if a deletion comes late, the standby's next announcement repairs it; and, by `forget`, notes
+//! that cannot be read.
 
 use super::document::{LedMark, Orders};
 use super::documents::{Content, Draft, Ends, Found, Key, Life, List, Listed, Over, Part};
@@ -216,11 +217,15 @@ impl LeaseStore {
         let mut notes = Vec::new();
         self.documents.list(List::Notes(shard), &mut |listed| notes.extend(listed)).await?;
         for Listed { part, found, .. } in notes {
-            if let Part::Note(page) = part
-                && found.ours().is_some_and(|ours| !ours.text.is_empty())
-            {
-                self.known_notes.lock().insert((shard.clone(), page.clone()), found);
-                self.replace_note(shard, &page, None, |_| true).await?;
+            let Part::Note(page) = part else { continue };
+            match &found.content {
+                // Nothing is written over what cannot be read.
+                Content::Unreadable(_) => self.documents.remove(Key::Note(shard, &page)).await?,
+                Content::Ours(ours) if !ours.text.is_empty() => {
+                    self.known_notes.lock().insert((shard.clone(), page.clone()), found);
+                    self.replace_note(shard, &page, None, |_| true).await?;
+                }
+                Content::Absent | Content::Ours(_) | Content::Foreign { .. } => {}
             }
         }
         Ok(())
