@@ -219,7 +219,8 @@ impl LeaseStore {
 fn left_behind(standing: &Standing, left: Duration) -> Holder {
     let holder = forgotten(left, false);
     match &standing.document {
-        Some(document) if document.revoked == Some(document.term) => {
+        // A claim since then was given up during the wait.
+        Some(document) if document.revoked.is_some() => {
             let owner = "a leader whose lease was revoked".to_owned();
             Holder { owner, doubt: Some(super::Doubt::Revoked), ..holder }
         }

@@ -4,7 +4,9 @@ use crate::memory::{Name, Style, Tells};
 use crate::world::*;
 use leaderrun::internals::lease::Candidate;
 use leaderrun::internals::store::lease_store::LeaseStore;
-use leaderrun::internals::store::{Administration, Leases, Note, Notes, Observation, Page, Release, Renewal, Takeover};
+use leaderrun::internals::store::{
+    Administration, Doubt, Leases, Note, Notes, Observation, Page, Release, Renewal, Takeover,
+};
 
 #[test]
 fn a_server_clock_that_is_set_forward_ends_no_lease() {
@@ -146,7 +148,8 @@ fn a_wait_passes_from_one_leader_to_the_next_whatever_happens_in_between() {
         assert_eq!(now(client.store.release(&two, grant.term)), Ok(Release::Released));
         let report = |store: &LeaseStore| now(store.inspect(&shard())).unwrap();
         let left_behind = report(&world.client().store).holder.expect("its tree may run");
-        assert!(left_behind.doubt.is_some() && left_behind.expires_in > Some(ends - LEASE * 2), "{left_behind:?}");
+        assert_eq!(left_behind.doubt, Some(Doubt::Revoked));
+        assert!(left_behind.expires_in > Some(ends - LEASE * 2), "{left_behind:?}");
         // One that crashes.
         let grant = world.client().granted(&candidate("three"));
         assert!(wait_of(&grant) >= ends - LEASE, "{grant:?}");
