@@ -199,7 +199,8 @@ pub struct Touch<'a> {
     /// Whether to renew even if this renewal was applied before.
     pub again: bool,
     pub lease: Duration,
-    /// The document as this process knows it, for a server that can only compare.
+    /// The document as this process knows it, for a server that can only compare: it refuses what is not known to name
+    /// this leadership, and is asked again after a look.
     pub known: Option<&'a Found>,
     /// Documents to read in the same request, where the server can.
     pub also: &'a [Key<'a>],
