@@ -33,7 +33,7 @@ mod watch;
 use super::{Delivery, Holder, Store, StoreError};
 use crate::lease::Shard;
 use crate::text::in_words;
-use network_file_system::refuse_network;
+use network_file_system::refuse_file_system;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 use parking_lot::Mutex;
@@ -92,6 +92,7 @@ impl FileStore {
     /// A directory that is missing has no shards, but is no store if nobody can make it.
     fn can_be_made(&self) -> Result<(), StoreError> {
         let above = self.directory.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
+        refuse_file_system(above)?;
         let checked = if above == self.directory { Ok(()) } else { access(above, AccessFlags::W_OK) };
         checked.map_err(|error| explain("cannot create the directory", &self.directory, &error.into()))
     }
@@ -99,27 +100,17 @@ impl FileStore {
     fn make_directory(&self) -> Result<(), StoreError> {
         files::make_directory(&self.directory)
             .map_err(|error| explain("cannot create the directory", &self.directory, &error))?;
-        refuse_network(&self.directory)
+        refuse_file_system(&self.directory)
     }
 
     /// If `act` returns None, makes the directory, and runs `act` again.
     fn in_directory<T>(&self, act: impl Fn() -> Result<Option<T>, StoreError>) -> Result<T, StoreError> {
         if let Some(done) = act()? {
-            refuse_network(&self.directory)?;
+            refuse_file_system(&self.directory)?;
             return Ok(done);
         }
         self.make_directory()?;
-        act()?.ok_or_else(|| {
-            let directory = self.directory.display();
-            if self.directory.is_dir() {
-                // Of a file system such as /proc.
-                StoreError::misconfigured(format!(
-                    "cannot create a file in {directory}: name another directory with --store file:DIR"
-                ))
-            } else {
-                StoreError::not_applied(format!("the directory {directory} was removed"))
-            }
-        })
+        act()?.ok_or_else(|| StoreError::not_applied(format!("the directory {} was removed", self.directory.display())))
     }
 
     fn sockets(&self, shard: &Shard) -> Result<PathSockets, StoreError> {

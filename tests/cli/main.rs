@@ -908,6 +908,9 @@ fn a_directory_that_is_not_there_is_told_of_before_it_is_made() {
     // Nothing can be made there.
     let advice = "cannot create a file in /proc: name another directory";
     leaderrun().args(["--store", "file:/proc", "shard", "true"]).said().refused(78, advice);
+    for store in ["file:/proc", "file:/proc/no/where"] {
+        leaderctl().args(["--store", store, "status", "shard"]).said().refused(78, advice);
+    }
     let said = leaderrun().args(["--store", "file:/proc/no/where", "shard", "true"]).said().ended(78);
     let (first, second) = said.err.split_once('\n').unwrap();
     let told = "leaderrun: creating /proc/no/where: no candidate has used this directory before";

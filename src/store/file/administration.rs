@@ -4,7 +4,7 @@
 //! `revoke` names the process to end, and `forget` removes the file only while its own candidate holds the lock.
 
 use super::lock::{self, Lock};
-use super::network_file_system::refuse_network;
+use super::network_file_system::refuse_file_system;
 use super::{FileStore, explain, files};
 use crate::lease::{Candidate, Shard, Term};
 use crate::store::{Administration, ErrorKind, Finding, Holder, Leases, Release, Report, StoreError};
@@ -102,7 +102,7 @@ impl Administration for FileStore {
                 ))]);
             }
         }
-        if let Err(error) = refuse_network(&self.directory) {
+        if let Err(error) = refuse_file_system(&self.directory) {
             return Ok(vec![Finding::bad(error.message)]);
         }
         let scratch = |ending: &str| self.directory.join(format!("=check-{}.{ending}", std::process::id()));

@@ -1,4 +1,5 @@
-//! Refuses a directory on a network file system, which may grant one lock to two machines, or lose it.
+//! Refuses a directory on a network file system, which may grant one lock to two machines, or lose it; and on one of the
+//! kernel, where nobody can make a file.
 
 use crate::mounts::{mounts, read_table};
 use crate::store::StoreError;
@@ -11,17 +12,23 @@ const NETWORKED: &str = "9p afs beegfs ceph cifs coda fuse.blobfuse2 fuse.ceph f
     fuse.mfs fuse.rclone fuse.s3fs fuse.sshfs fuse.vmhgfs-fuse gfs2 gpfs lustre nfs nfs4 ocfs2 orangefs pvfs2 smb3 smbfs \
     vboxsf virtiofs";
 
+const KERNELS: [&str; 4] = ["proc", "sysfs", "cgroup", "cgroup2"];
+
 fn is_networked(kind: &str) -> bool {
     NETWORKED.split_whitespace().any(|networked| networked == kind)
 }
 
-pub fn refuse_network(directory: &Path) -> Result<(), StoreError> {
+pub fn refuse_file_system(directory: &Path) -> Result<(), StoreError> {
     let Ok(device) = fs::metadata(directory).map(|metadata| metadata.dev()) else { return Ok(()) };
     let Ok(table) = read_table() else { return Ok(()) };
     match file_system(&table, device) {
         Some(kind) if is_networked(kind) => Err(StoreError::misconfigured(format!(
             "{} is on a network file system ({kind}), whose locks cannot be relied on: \
              name a local directory, or a store made for many machines",
+            directory.display()
+        ))),
+        Some(kind) if KERNELS.contains(&kind) => Err(StoreError::misconfigured(format!(
+            "cannot create a file in {}: name another directory with --store file:DIR",
             directory.display()
         ))),
         Some(_) | None => Ok(()),
