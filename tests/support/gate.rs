@@ -197,6 +197,11 @@ impl Gate {
         self.state().mischief = mischief;
     }
 
+    /// Whether what was set to happen once has happened.
+    pub fn is_fair(&self) -> bool {
+        self.state().mischief == Mischief::None
+    }
+
     /// For the next request that has `text` in it.
     pub fn once(&self, text: &'static str, fate: Fate) {
         self.state().rule = Some((text, fate));

@@ -2,8 +2,9 @@
 //!
 //! The hazard: async-nats notices a dead peer after minutes, and a lease is lost by then. So every request has a time
 //! bound here. A request that is unanswered for a while is sent over a new connection as well (at once, if an earlier
-//! one is unanswered for that long), and the first answer counts: so neither a dead peer nor a slow one is a problem.
-//! The writer learns that its write was sent twice, because the second one may find what the first has written.
+//! one is unanswered for that long, or the connection broke), and the first answer counts: so neither a dead peer nor a
+//! slow one is a problem. The writer learns that its write was sent twice, because the second one may find what the
+//! first has written.
 //!
 //! A server reports a missing permission not in the answer but beside it, and the library keeps whatever a server sends
 //! (see `meter`). So a request also listens for such [`Event`]s. Otherwise it would wait until its time is over, and
@@ -15,12 +16,13 @@ use super::login::options;
 use super::meter::{Meter, within_memory_limit};
 use crate::lease::show;
 use crate::store::allowance::{MOST, complaint};
-use crate::store::kept_connection::{self, Kept, Pending};
-use crate::store::{ErrorKind, StoreError, tls};
+use crate::store::kept_connection::{self, Kept, Pending, once_more};
+use crate::store::{StoreError, tls};
 use async_nats::connection::State;
 use async_nats::{Client, HeaderMap, Message, Request, RequestErrorKind};
 use futures_util::future::select_ok;
-use std::future::{pending, ready};
+use std::future::ready;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,30 +89,30 @@ impl Connections {
         let connection = self.connection_before(deadline).await?;
         let request = || Request::new().headers(headers.clone()).payload(payload.clone().into());
         let sent_twice = AtomicBool::new(false);
-        // Ends only with an answer: if there is none, the first sending reports why.
+        let again = || {
+            Box::pin(async {
+                let newer = match self.current.get().filter(|newer| !Arc::ptr_eq(newer, &connection)) {
+                    Some(newer) => newer,
+                    None => self.connect(deadline).await?,
+                };
+                sent_twice.store(true, Ordering::Relaxed);
+                self.exchange(&newer, subject, request()).await
+            })
+        };
         let patience = kept_connection::patience(self.bound);
         let is_silent = connection.pending.is_silent(patience);
-        let again = async {
-            sleep(if is_silent { Duration::ZERO } else { patience }).await;
-            let newer = self.current.get().filter(|newer| !Arc::ptr_eq(newer, &connection));
-            let newer = match newer {
-                Some(newer) => Ok(newer),
-                None => self.connect(deadline).await,
-            };
-            let Ok(newer) = newer else { return pending().await };
-            sent_twice.store(true, Ordering::Relaxed);
-            match self.exchange(&newer, subject, request()).await {
-                Err(error) if error.kind == ErrorKind::Unknown => pending().await,
-                answer => answer,
-            }
-        };
-        let asked = timeout_at(deadline, async {
+        let first = async {
             tokio::select! {
                 biased;
                 answer = self.exchange(&connection, subject, request()) => answer,
-                answer = again => answer,
+                // If there is no answer, the first sending reports why.
+                Ok(answer) = async {
+                    sleep(if is_silent { Duration::ZERO } else { patience }).await;
+                    again().await
+                } => Ok(answer),
             }
-        });
+        };
+        let asked = timeout_at(deadline, once_more(first, |error| error.cause.is_some(), again()));
         let message = asked.await.unwrap_or_else(|_| {
             let bound = show(self.bound);
             Err(StoreError::unknown(format!("{} did not answer within {bound}", connection.server)))
@@ -176,9 +178,11 @@ impl Connections {
         }
     }
 
+    /// The only error of an exchange that has a cause.
     pub fn lost(&self, connection: &Arc<Connection>) -> StoreError {
         self.current.forget(connection);
         StoreError::unknown(format!("the connection to {} broke", connection.server))
+            .because(&io::Error::from(io::ErrorKind::BrokenPipe))
     }
 
     /// Connects to all hosts at once: one that is slow to answer must not delay the others. Nothing is locked

@@ -1,7 +1,7 @@
 //! Late and lost messages, hanging connections, and what is pushed.
 
 use super::*;
-use crate::support::gate::Gate;
+use crate::support::gate::{Gate, Mischief};
 use crate::support::proxy::{NetworkFault, Proxy};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -53,6 +53,16 @@ async fn a_write_that_was_sent_twice_is_known_as_the_one_that_was_applied() {
     gate.lose_answers();
     assert_eq!(store.renew(&one, later, 1).await, Ok(Renewal::Renewed));
     assert_eq!(sequence(&server), 1);
+}
+
+#[tokio::test]
+async fn a_request_whose_connection_broke_is_sent_once_more() {
+    let (_server, gate, store, one, term) = leader_behind_a_gate().await;
+    for mischief in [Mischief::LoseRequest, Mischief::LoseAnswer] {
+        gate.set(mischief);
+        assert!(lead(&*store, &one).await > term);
+        assert!(gate.is_fair());
+    }
 }
 
 /// Nobody responds to the second sending, and the first may have been applied.
