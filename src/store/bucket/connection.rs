@@ -14,13 +14,12 @@
 use super::Objects;
 use super::address::{Address, Kind};
 use super::failure::Refusal;
-use crate::store::StoreError;
 use crate::store::allowance::MOST;
 use crate::store::aws::{self, Account};
 use crate::store::expiry;
 use crate::store::server_clock::Clock;
-use crate::store::tls;
 use crate::store::url::TlsFiles;
+use crate::store::{StoreError, kept_connection, tls};
 use crate::time::BootInstant;
 use aws_credential_types::provider::ProvideCredentials;
 use bytes::Bytes;
@@ -246,8 +245,7 @@ impl Wire {
             .pool_timer(TokioTimer::new())
             .http1_max_buf_size(MOST_HEADERS)
             .build(connector);
-        // Callers bound it too, but their messages can say less.
-        let bound = request_timeout - request_timeout / 20;
+        let bound = kept_connection::bound(request_timeout);
         Ok(Self { client, bound, host: host.to_owned(), clock: Arc::default(), refused: Arc::default() })
     }
 

@@ -2,7 +2,7 @@
 
 use super::setup::{TTL, describe, ttl_attribute};
 use super::table::Table;
-use crate::store::{ErrorKind, Finding, StoreError};
+use crate::store::{Finding, StoreError};
 use aws_sdk_dynamodb::types::{MultiRegionConsistency, TableDescription};
 
 pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
@@ -39,10 +39,8 @@ pub async fn findings(table: &Table) -> Result<Vec<Finding>, StoreError> {
 }
 
 fn unseen(what: &str, error: StoreError) -> Result<Finding, StoreError> {
-    match error.kind {
-        ErrorKind::Denied | ErrorKind::Misconfigured => {
-            Ok(Finding::doubtful(format!("cannot see the table's {what}: {error}")))
-        }
-        ErrorKind::NotApplied | ErrorKind::Unknown => Err(error),
+    if !error.kind.is_final() {
+        return Err(error);
     }
+    Ok(Finding::doubtful(format!("cannot see the table's {what}: {error}")))
 }

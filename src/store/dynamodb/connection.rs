@@ -1,11 +1,10 @@
 //! The SDK's configuration: one attempt for each request, bounded in time.
 //!
-//! The hazard: the SDK's own retries go on for seconds after the election has given a request up, and may apply a write
-//! twice. So retries are off.
+//! The hazard: the SDK's own retries go on for seconds after the election has given a request up, and forget that the
+//! first attempt may have been applied. So retries are off.
 
 use super::{Address, Table};
-use crate::store::StoreError;
-use crate::store::aws;
+use crate::store::{StoreError, aws, kept_connection};
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -18,13 +17,8 @@ impl Table {
         // Only the table's own answers teach it the time; those of the sources of credentials do not.
         let clock = Arc::default();
         let (shared, region) = aws::load(&address.account, request_timeout).await?;
-        // Callers bound it too, but their messages can say less.
-        let bound = request_timeout - request_timeout / 20;
-        let timeouts = TimeoutConfig::builder()
-            .connect_timeout(bound)
-            .operation_attempt_timeout(bound)
-            .operation_timeout(bound)
-            .build();
+        let bound = kept_connection::bound(request_timeout);
+        let timeouts = TimeoutConfig::builder().connect_timeout(bound).operation_timeout(bound).build();
         let mut config = aws_sdk_dynamodb::config::Builder::from(&shared)
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts)
@@ -39,6 +33,6 @@ impl Table {
         if let Some(endpoint) = &address.account.endpoint {
             config = config.endpoint_url(endpoint.as_str());
         }
-        Ok(Self { client: Client::from_conf(config.build()), name: address.table.clone(), server, clock })
+        Ok(Self { client: Client::from_conf(config.build()), name: address.table.clone(), server, bound, clock })
     }
 }

@@ -2,6 +2,7 @@
 //! away. The SDK says some of that only in words. If they change, the failure is unknown.
 
 use super::Table;
+use crate::lease::show;
 use crate::store::allowance::{self, MOST};
 use crate::store::aws;
 use crate::store::error::{causes, in_short, innermost};
@@ -34,11 +35,17 @@ impl Table {
             SdkError::ResponseError(_) => {
                 StoreError::unknown(format!("cannot understand the answer of {server}: {}", innermost(error)))
             }
+            SdkError::TimeoutError(_) => {
+                StoreError::unknown(format!("{server} did not answer within {}", show(self.bound)))
+            }
             _ => {
                 let message = format!("cannot reach {server}: {}", innermost(error));
-                let unsent = matches!(error, SdkError::ConstructionFailure(_)) || never_connected(error);
-                let failure = if unsent { StoreError::not_applied(message) } else { StoreError::unknown(message) };
-                failure.because(error)
+                if matches!(error, SdkError::ConstructionFailure(_)) || never_connected(error) {
+                    StoreError::not_applied(message).because(error)
+                } else {
+                    // The connection broke.
+                    StoreError::unknown(message).because(&io::Error::from(io::ErrorKind::BrokenPipe))
+                }
             }
         }
     }

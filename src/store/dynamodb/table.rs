@@ -1,16 +1,20 @@
 //! The requests. A failed condition is an outcome, not an error.
+//!
+//! The hazard: a connection may have ended unnoticed, or ends before the answer. So a request is sent once more then.
 
 use super::item::Item;
-use crate::store::StoreError;
 use crate::store::allowance;
 use crate::store::expiry::ServerTime;
+use crate::store::kept_connection::once_more;
 use crate::store::server_clock::Clock;
+use crate::store::{ErrorKind, StoreError};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure as ReturnOnFailure};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Items that one request reads, whether they match or not: it must end in time, and leave capacity to others.
 const PAGE: i32 = 250;
@@ -19,6 +23,8 @@ pub struct Table {
     pub(super) client: Client,
     pub(super) name: String,
     pub(super) server: String,
+    /// Of a request.
+    pub(super) bound: Duration,
     pub(super) clock: Arc<Mutex<Clock>>,
 }
 
@@ -76,14 +82,27 @@ impl ServerTime for Table {
     }
 }
 
+/// Its errors have a cause if the connection broke.
+async fn twice<T, F>(send: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let has_ended = |error: &StoreError| error.kind == ErrorKind::Unknown && error.cause.is_some();
+    once_more(Box::pin(send()), has_ended, Box::pin(send())).await
+}
+
 impl Table {
     pub(super) async fn get(&self, (partition, sort): Keys, consistent: bool) -> Result<Option<Item>, StoreError> {
         let request = self.client.get_item().table_name(&self.name);
         let request = request.key("pk", AttributeValue::S(partition)).key("sk", AttributeValue::S(sort));
-        match request.consistent_read(consistent).send().await {
-            Ok(answer) => Ok(answer.item.filter(|item| !item.is_empty())),
-            Err(error) => Err(self.failure("dynamodb:GetItem", &error)),
-        }
+        let request = request.consistent_read(consistent);
+        twice(|| async {
+            match request.clone().send().await {
+                Ok(answer) => Ok(answer.item.filter(|item| !item.is_empty())),
+                Err(error) => Err(self.failure("dynamodb:GetItem", &error)),
+            }
+        })
+        .await
     }
 
     /// Not a snapshot of one instant.
@@ -128,15 +147,18 @@ impl Table {
             .condition_expression(condition)
             .return_values(ReturnValue::AllNew)
             .return_values_on_condition_check_failure(ReturnOnFailure::AllOld);
-        match request.send().await {
-            Ok(answer) => Ok(Outcome::Done(answer.attributes)),
-            Err(error) => match error.as_service_error() {
-                Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
-                    Ok(Outcome::Refused(failed.item().filter(|item| !item.is_empty()).cloned()))
-                }
-                _ => Err(self.failure("dynamodb:UpdateItem", &error)),
-            },
-        }
+        twice(|| async {
+            match request.clone().send().await {
+                Ok(answer) => Ok(Outcome::Done(answer.attributes)),
+                Err(error) => match error.as_service_error() {
+                    Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
+                        Ok(Outcome::Refused(failed.item().filter(|item| !item.is_empty()).cloned()))
+                    }
+                    _ => Err(self.failure("dynamodb:UpdateItem", &error)),
+                },
+            }
+        })
+        .await
     }
 
     pub(super) async fn delete(&self, (partition, sort): Keys) -> Result<(), StoreError> {

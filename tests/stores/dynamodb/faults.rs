@@ -39,17 +39,40 @@ async fn a_server_that_returns_no_item_with_a_failed_condition_is_asked_for_it()
 }
 
 #[tokio::test]
+async fn a_request_whose_connection_broke_is_sent_once_more() {
+    let (_server, _table, proxy, store) = behind_a_proxy().await;
+    for (action, lost) in
+        [("UpdateItem", Fate::LoseRequest), ("UpdateItem", Fate::LoseAnswer), ("GetItem", Fate::LoseAnswer)]
+    {
+        let one = candidate("one");
+        proxy.once(action, lost);
+        let term = granted(store.claim(&one).await.unwrap()).term;
+        assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    }
+    // The first may have been applied, whatever the second says.
+    let mut fates = vec![error_answer(400, "ThrottlingException", "slow down"), Fate::LoseAnswer];
+    proxy.rule(
+        move |request| if request.action == "UpdateItem" { fates.pop().unwrap_or(Fate::Pass) } else { Fate::Pass },
+    );
+    unknown(store.claim(&candidate("one")).await, "slow down");
+}
+
+#[tokio::test]
+async fn a_silent_server_is_named_with_the_time_that_it_had() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = address(&format!("http://{}", silent.local_addr().unwrap()), "locks");
+    let store = LeaseStore::new(Table::open(&address, Duration::from_secs(1)).await.unwrap());
+    unknown(store.claim(&candidate("one")).await, "did not answer within 950ms");
+}
+
+#[tokio::test]
 async fn what_may_have_been_applied_is_unknown_and_what_was_never_sent_was_not_applied() {
     let (server, table, proxy, store) = behind_a_proxy().await;
     let one = candidate("one");
     let page = || Fate::Rewrite(Box::new(|response| response.body = "<html>\nno</html>".to_owned()));
-    for fate in [
-        Fate::LoseRequest,
-        Fate::LoseAnswer,
-        page(),
-        error_answer(500, "InternalServerError", "oops"),
-        error_answer(503, "ServiceUnavailable", "later"),
-    ] {
+    for fate in
+        [page(), error_answer(500, "InternalServerError", "oops"), error_answer(503, "ServiceUnavailable", "later")]
+    {
         proxy.once("UpdateItem", fate);
         unknown(store.claim(&one).await, "");
     }
