@@ -129,7 +129,9 @@ impl Documents for Hashes {
     }
 
     fn name(&self, key: Key<'_>) -> String {
-        format!("the key {} in {}", self.names.place(key).0, self.client)
+        let (key, field) = self.names.place(key);
+        let field = if field.is_empty() { field } else { format!("the field {field} of ") };
+        format!("{field}the key {key} in {}", self.client)
     }
 
     fn remedy(&self, _: Key<'_>) -> String {

@@ -25,6 +25,7 @@ use rustls::pki_types::ServerName;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
@@ -38,6 +39,8 @@ pub struct Client {
     tls: Option<TlsConnector>,
     timeout: Duration,
     shared: Kept<Connection>,
+    /// Whether it has answered: then it is Redis, and TLS is right.
+    has_answered: AtomicBool,
 }
 
 pub struct Server {
@@ -62,6 +65,7 @@ impl Client {
             tls: tls.map(|config| Arc::new(config).into()),
             timeout: kept_connection::bound(request_timeout),
             shared: Kept::default(),
+            has_answered: AtomicBool::new(false),
         })
     }
 
@@ -191,7 +195,11 @@ impl Client {
                 if why.contains("CertificateRequired") {
                     // With TLS 1.3, a server may look at our certificate after the handshake.
                     why += ": it asks for a certificate: add cert=FILE and key=FILE to the store URL";
-                } else if error.is_io_error() && stage != Stage::Used && self.tls.is_none() && place.name().is_some() {
+                } else if error.is_io_error()
+                    && !self.has_answered.load(Ordering::Relaxed)
+                    && self.tls.is_none()
+                    && place.name().is_some()
+                {
                     why += " (is it Redis, and does it need TLS, by rediss://?)";
                 }
                 StoreError::unknown(format!("{cannot}: {why}")).because(&io::Error::from(io::ErrorKind::BrokenPipe))
@@ -259,6 +267,8 @@ impl Exchange<'_> {
         let answer = timeout_at(self.deadline, pipe.send_packed_command(command)).await;
         let answer = answer.unwrap_or_else(|_| Err(SILENCE.into())).and_then(|answer| {
             asked.answered();
+            // Not a Sentinel, which is only logged in to.
+            client.has_answered.fetch_or(self.stage != Stage::Login, Ordering::Relaxed);
             connection.allowance.begin_again();
             Ok(from_redis_value(answer.extract_error()?)?)
         });

@@ -60,6 +60,20 @@ async fn a_new_connection_whose_login_was_slow_is_used_again() {
 }
 
 #[tokio::test]
+async fn whether_it_is_redis_is_asked_only_before_it_has_answered() {
+    let server = old_server();
+    let way = Proxy::to(server.address());
+    let store = open(&format!("redis://{}", way.address)).unwrap();
+    for is_known in [false, true] {
+        way.set(NetworkFault::Reset);
+        let said = store.observe(&shard()).await.unwrap_err().message;
+        assert_eq!(said.contains("is it Redis"), !is_known, "{said}");
+        way.set(NetworkFault::Fair);
+        store.observe(&shard()).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_socket_in_the_file_system_will_do() {
     let directory = tempfile::TempDir::new().unwrap();
     let socket = directory.path().join("redis.sock");

@@ -40,6 +40,15 @@ async fn what_something_else_wrote_is_reported_and_left_alone() {
     lead(&store, &one).await;
 }
 
+/// The marker's key has those of other shards too.
+#[tokio::test]
+async fn a_led_mark_that_something_else_wrote_is_named_by_its_field() {
+    let server = old_server();
+    server.cli(&["HSET", MARKER, "led:db/main", "nonsense"]);
+    let claim = store(&server).claim(&candidate("one")).await;
+    misconfigured(claim, &format!("the field led:db/main of the key {MARKER} in redis at "));
+}
+
 /// A prefix is no pattern.
 #[tokio::test]
 async fn prefixes_and_databases_are_places_of_their_own() {
