@@ -220,12 +220,13 @@ pub trait Store: Leases + Notes + Administration {
 }
 
 /// How a standby learns that the lease may be free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Delivery {
     /// The standby polls at the retry interval.
     Poll,
     /// The store announces a release, but not a crash, and a message may be lost. So the standby also looks when the
     /// lease that it saw would end.
+    #[default]
     Push,
     /// The kernel wakes the standby, without fail.
     Kernel,

@@ -82,24 +82,13 @@ pub enum Location {
 }
 
 /// What is known of a store before it is open. Its [`Store`] must say the same of `delivery` and `is_metered`.
+#[derive(Default)]
 struct Traits {
     delivery: Delivery,
     is_metered: bool,
     is_frugal: bool,
     keeps_whole_seconds: bool,
     foreign_lock: Option<&'static str>,
-}
-
-impl Default for Traits {
-    fn default() -> Self {
-        Self {
-            delivery: Delivery::Push,
-            is_metered: false,
-            is_frugal: false,
-            keeps_whole_seconds: false,
-            foreign_lock: None,
-        }
-    }
 }
 
 impl Location {
