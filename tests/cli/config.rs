@@ -171,7 +171,7 @@ fn a_shard_has_what_its_table_says() {
         ("[shard]\nlease = 5", "line 3: shard: write a table for each shard"),
         ("[shard.'redis://u:hunter2@h']", "line 2: a table below shard has a name that no shard can have"),
         ("[shard.a]\nleese = 5", "line 3: unknown key leese: did you mean lease?"),
-        ("explain = true", "line 1: unknown key explain"),
+        ("explain = true", "line 2: unknown key explain"),
         ("[shard.b]\nstore = 'redis://u:hunter2@h'", "line 3: store is for all shards"),
         ("[shard.b]\nno-wait = true\nwait = 5", "line 4: no-wait and wait exclude each other"),
     ] {

@@ -138,7 +138,7 @@ fn wrong_flags_are_usage_errors() {
 fn wrong_settings_in_the_environment_are_usage_errors() {
     for (name, value, words) in [
         ("LEADERRUN_EXPLAIN", "flase", "invalid value 'flase' for LEADERRUN_EXPLAIN: write true or false"),
-        ("LEADERRUN_NO_WAIT", "0 ", "invalid value '0 ' for LEADERRUN_NO_WAIT: write true or false"),
+        ("LEADERRUN_NO_WAIT", "maybe", "invalid value 'maybe' for LEADERRUN_NO_WAIT: write true or false"),
         ("LEADERRUN_LEASE", "long", "invalid value 'long' for LEADERRUN_LEASE: write a duration"),
         ("LEADERRUN_WAIT", "5M", "invalid value '5M' for LEADERRUN_WAIT: M is a month: write m for minutes"),
         ("LEADERRUN_STORE", "", "leaderrun: LEADERRUN_STORE: the store URL is empty: use one of file:DIR"),
