@@ -11,22 +11,25 @@ pub use start::{
     may_fork, refused, set_nice, share_in_short_slices, start,
 };
 
+use crate::exit;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigEvent, SigSet, SigevNotify, SigmaskHow, Signal, sigprocmask};
 use nix::sys::time::TimeSpec;
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::sys::wait::WaitPidFlag;
 use nix::time::ClockId;
-use nix::unistd::{Pid, SysconfVar, sysconf};
-use std::ffi::{CStr, OsString};
+use nix::unistd::{ForkResult, Pid, SysconfVar, dup2_stdin, fork, sysconf};
+use std::ffi::{CStr, CString, OsString};
 use std::fmt::Display;
 use std::fs::File;
 use std::io;
+use std::iter;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::ffi::OsStringExt;
+use std::ptr;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -39,35 +42,45 @@ pub fn terminal_size(device: impl AsFd) -> Option<(u16, u16)> {
     (answer == 0).then_some((size.ws_row, size.ws_col))
 }
 
-/// Starts this executable again under another `name`, with exactly `environment`, with `input` as its standard input,
-/// and with `inherited` open under the same numbers. `/proc` must be mounted.
+/// Starts this executable again under another `name`, with the numbers of `inherited` as its arguments, which are open
+/// there, with exactly `environment`, and with `input` as its standard input, if given. `/proc` must be mounted.
+///
+/// exec(2) may take as long as a dead file server, so nobody waits for it. If it fails, the new process calls `failed`,
+/// which must not allocate.
 pub fn respawn(
     name: &str,
-    arguments: &[OsString],
     environment: impl IntoIterator<Item = (OsString, OsString)>,
-    input: Stdio,
+    input: Option<BorrowedFd<'_>>,
     inherited: &[BorrowedFd<'_>],
-) -> io::Result<Child> {
-    let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
+    failed: impl FnOnce(io::Error),
+) -> io::Result<Pid> {
     let mask = given_mask();
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(name).args(arguments).env_clear().envs(environment).stdin(input);
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed (signal-safety(7)). fcntl and sigprocmask
-    // are, and nothing is allocated. The descriptors are open: `inherited` borrows them.
-    unsafe {
-        command.pre_exec(move || {
-            for &number in &numbers {
-                let flags = libc::fcntl(number, libc::F_GETFD);
-                if flags < 0 || libc::fcntl(number, libc::F_SETFD, flags & !libc::FD_CLOEXEC) < 0 {
-                    return Err(io::Error::last_os_error());
-                }
-            }
-            // This process has unblocked the signals that it handles. The child gets the mask that this process was
-            // given.
-            Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?)
-        });
+    let numbers = inherited.iter().map(|file| file.as_raw_fd().to_string());
+    let words: Vec<_> = iter::once(name.to_owned()).chain(numbers).map(CString::new).collect::<Result<_, _>>()?;
+    let variable = |(name, value): (OsString, OsString)| [name.into_vec(), value.into_vec()].join(&b'=');
+    let variables: Vec<_> = environment.into_iter().map(variable).map(CString::new).collect::<Result<_, _>>()?;
+    let [words, variables] = [&words, &variables]
+        .map(|strings| strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>());
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed (signal-safety(7)). These are, and nothing
+    // is allocated.
+    if let ForkResult::Parent { child } = unsafe { fork() }? {
+        return Ok(child);
     }
-    command.spawn()
+    let become_another = || -> nix::Result<()> {
+        input.map_or(Ok(()), dup2_stdin)?;
+        for file in inherited {
+            fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        // This process has unblocked the signals that it handles. The child gets the mask that this process was given.
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+        // SAFETY: execve(2) reads strings that end with NUL, from lists that end with null. They live until then.
+        unsafe { libc::execve(c"/proc/self/exe".as_ptr(), words.as_ptr(), variables.as_ptr()) };
+        Err(Errno::last())
+    };
+    if let Err(error) = become_another() {
+        failed(error.into());
+    }
+    exit_at_once(exit::NOT_FOUND)
 }
 
 /// Reads as many directory entries as fit into `buffer`, in the format of getdents64(2). Returns their length, 0 at the
@@ -154,7 +167,7 @@ impl Pinned {
     /// ESRCH if it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         if let Some(pidfd) = self.pidfd.as_ref().map(AsRawFd::as_raw_fd) {
-            let no_info = std::ptr::null::<libc::siginfo_t>();
+            let no_info = ptr::null::<libc::siginfo_t>();
             // SAFETY: pidfd_send_signal(2) reads nothing through a null siginfo.
             let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal as i32, no_info, 0) };
             match Errno::result(sent) {
@@ -356,7 +369,7 @@ pub fn forget_instructions() {
     let start = start.next_multiple_of(page);
     let end = end / page * page;
     if start < end {
-        let region = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start);
+        let region = ptr::with_exposed_provenance_mut::<libc::c_void>(start);
         // SAFETY: pages that were mapped from a file and never written have the same content when they are mapped again
         // (madvise(2), MADV_DONTNEED). Nothing writes to a program's instructions: they are not mapped writable.
         unsafe { libc::madvise(region, end - start, libc::MADV_DONTNEED) };
@@ -371,7 +384,7 @@ pub fn hide_argument(text: &str) {
     if start == 0 || end <= start || text.is_empty() {
         return;
     }
-    let region = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    let region = ptr::with_exposed_provenance_mut::<u8>(start);
     // SAFETY: the kernel put the arguments there when this program began, in memory that we may write (execve(2)). std
     // has copied those that were asked for, and no other thread runs yet.
     let arguments = unsafe { std::slice::from_raw_parts_mut(region, end - start) };
@@ -388,7 +401,7 @@ pub fn is_ignored(signal: Signal) -> bool {
     // SAFETY: sigaction(2) with a null new action only writes the old one, for which there is room. If it fails, all
     // zeroes are a valid sigaction.
     unsafe {
-        libc::sigaction(signal as i32, std::ptr::null(), current.as_mut_ptr());
+        libc::sigaction(signal as i32, ptr::null(), current.as_mut_ptr());
         current.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }

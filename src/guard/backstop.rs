@@ -17,7 +17,7 @@ use super::walk::Walk;
 use super::watch::Watch;
 use super::wire::{Heard, Limit, Line, Report};
 use super::{GuardSpec, guard, priority};
-use crate::election::{StartError, TreeEvent};
+use crate::election::TreeEvent;
 use crate::store::anchor;
 use crate::sys::{self, ChildState, SingleThread};
 use crate::time::BootInstant;
@@ -74,9 +74,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let ([tree, guards_tree], single_thread, forked) = match prepare() {
         Ok(prepared) => prepared,
         Err(error) => {
-            let error = StartError(error.raw_os_error().unwrap_or(sys::NO_PROCESS));
-            line.report(&Report::Tree(TreeEvent::NotStarted(error)));
-            line.report(&Report::Tree(TreeEvent::Dead));
+            line.report_nothing_started(&error);
             return Ok(());
         }
     };

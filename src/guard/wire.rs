@@ -139,6 +139,12 @@ impl Line {
         }
     }
 
+    /// Reports that there is no guard, and so no tree.
+    pub fn report_nothing_started(&self, error: &io::Error) {
+        self.report(&Report::Tree(TreeEvent::NotStarted(sys::refused(error).into())));
+        self.report(&Report::Tree(TreeEvent::Dead));
+    }
+
     /// Whether most of the buffer is free, because the listener has read enough. The kernel's measure is a quarter.
     fn has_room(&self) -> bool {
         poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO) == Ok(1)

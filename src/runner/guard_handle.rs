@@ -25,9 +25,9 @@ use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::WaitPidFlag;
 use nix::unistd::Pid;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::process::Stdio;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
@@ -117,11 +117,13 @@ impl GuardHandle {
             let mut inherited = vec![spec.as_fd(), guards_end.as_fd(), backstops_end.as_fd(), limit.as_fd()];
             inherited.extend(leaf.map(Leaf::directory));
             inherited.extend(lease_files);
-            let arguments: Vec<_> = inherited.iter().map(|file| file.as_raw_fd().to_string().into()).collect();
             let ears = [sys::watch(guard)?, sys::watch(backstop)?];
-            let input = if command.no_input { Stdio::null() } else { Stdio::inherit() };
-            let child = sys::respawn(GUARD_NAME, &arguments, command.environment.iter().cloned(), input, &inherited)?;
-            Ok((ears, limit, Pid::from_raw(child.id().cast_signed())))
+            let empty = command.no_input.then(|| File::open("/dev/null")).transpose()?;
+            let input = empty.as_ref().map(AsFd::as_fd);
+            let environment = command.environment.iter().cloned();
+            let failed = |error| backstops_end.report_nothing_started(&error);
+            let backstop_pid = sys::respawn(GUARD_NAME, environment, input, &inherited, failed)?;
+            Ok((ears, limit, backstop_pid))
         };
         let (ears, limit, backstop_pid) = begin().inspect_err(|_| leaf.into_iter().for_each(Leaf::remove))?;
         Ok(Self {

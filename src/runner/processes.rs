@@ -320,7 +320,7 @@ impl Host for Processes {
         let guard = started.map_err(|error| {
             // The message at the program's end reports this to people.
             tracing::debug!("cannot start the guard: {error}");
-            StartError(sys::refused(&error).raw_os_error().unwrap_or(sys::NO_PROCESS))
+            StartError::from(sys::refused(&error))
         })?;
         self.guard = Some(guard);
         self.terminal = self.command.plan.terminal_group.map(Pid::from_raw).and_then(Foreground::open);
