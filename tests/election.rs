@@ -9,8 +9,8 @@ mod rotation;
 
 use leaderrun::internals::election::{
     Action, Behind, Booked, Booking, CommandEnd, Directives, Election, Ended, Event, Handover, HeldBack, Hold, HookEnd,
-    Loss, Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings, StartError,
-    Stop, TreeEvent, Unhealthy,
+    LogEvent, Loss, Notice, Obstacle, Outcome, Patience, Pause, Ran, Reason, Restart, RestartWhen, Role, Settings,
+    StartError, Stop, TreeEvent, Unhealthy,
 };
 use leaderrun::internals::lease::{Term, TimeForHooks, Timing, TimingRequest};
 use leaderrun::internals::store::{
@@ -350,7 +350,7 @@ fn the_lease_is_released_only_after_the_tree_is_dead() {
     assert_eq!(play.dead(), [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.released();
     let end = Action::End(Outcome::Ended(CommandEnd::Exited(3)));
-    assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED, end]);
+    assert_eq!(actions, [Action::Say(Notice::Released(Release::Released)), RELEASED, end]);
 }
 
 #[test]
@@ -407,6 +407,16 @@ fn a_candidate_that_does_not_wait_for_the_answer_to_a_claim_says_what_may_be_lef
         ),
         "{actions:?}"
     );
+}
+
+#[test]
+fn a_lease_that_was_no_longer_held_is_not_called_released() {
+    let mut play = Play::leading(|_| {});
+    play.tell(Event::Asked { signal: 15 });
+    play.dead();
+    let actions = play.tell(Event::Released { answer: Ok(Release::NotHeld) });
+    let [Action::Say(notice), RELEASED, Action::End(_)] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((notice.to_string().as_str(), notice.event()), ("the lease was no longer held", LogEvent::NotReleased));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{CommandEnd, Ended, Hold, HookEnd, LogEvent, Loss, Obstacle, Reason, Unhealthy};
 use crate::lease::{Late, Term, show};
-use crate::store::{Doubt, Holder};
+use crate::store::{Doubt, Holder, Release};
 use std::fmt;
 use std::time::Duration;
 
@@ -69,7 +69,8 @@ pub enum Notice {
     /// Guard or backstop is woken too late for the lease.
     Late(Late),
     Lost(Loss),
-    Released(Term),
+    /// The answer to the release.
+    Released(Release),
     NotReleased(String),
 }
 
@@ -96,8 +97,8 @@ impl Notice {
             Self::Staying(_) => LogEvent::Staying,
             Self::Uncounted(_) => LogEvent::Uncounted,
             Self::Lost(_) => LogEvent::Lost,
-            Self::Released(_) => LogEvent::Released,
-            Self::NotReleased(_) => LogEvent::NotReleased,
+            Self::Released(Release::Released) => LogEvent::Released,
+            Self::Released(Release::NotHeld) | Self::NotReleased(_) => LogEvent::NotReleased,
         }
     }
 
@@ -177,7 +178,9 @@ impl fmt::Display for Notice {
             ),
             Self::Late(late) => late.fmt(f),
             Self::Lost(loss) => write!(f, "lost: {loss}"),
-            Self::Released(_) => f.write_str("released"),
+            Self::Released(Release::Released) => f.write_str("released"),
+            // It ended before, or an earlier request has released it, whose answer was lost.
+            Self::Released(Release::NotHeld) => f.write_str("the lease was no longer held"),
             Self::NotReleased(why) => write!(f, "not released: {why}"),
         }
     }

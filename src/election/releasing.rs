@@ -63,10 +63,10 @@ impl Core {
             return None;
         }
         match answer {
-            Ok(Release::Released | Release::NotHeld) => {
+            Ok(release) => {
                 self.claim_in_doubt = false;
-                if let Some(term) = releasing.term {
-                    self.say(Notice::Released(term));
+                if releasing.term.is_some() {
+                    self.say(Notice::Released(release));
                     self.actions.push(Action::ReleaseOver { failed: None });
                 }
                 Some(self.go_on(now, releasing.then.clone()))

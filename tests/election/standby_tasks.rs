@@ -165,6 +165,6 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
     let actions = play.tell(Event::Asked { signal: 15 });
     assert_eq!(actions, [Action::ForgetRenewals, Action::Release { term: TERM }]);
     let actions = play.released();
-    assert_eq!(actions, [Action::Say(Notice::Released(TERM)), RELEASED]);
+    assert_eq!(actions, [Action::Say(Notice::Released(Release::Released)), RELEASED]);
     assert_eq!(play.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 }
