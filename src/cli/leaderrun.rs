@@ -80,7 +80,7 @@ fn begin(flags: &Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let budget = explain::budget(shard, &store.location, timing, stop_timeout, &containment);
         return start::printed(std::io::stdout().write_all(budget.as_bytes()));
     }
-    limits::check_files().and_then(|()| limits::check_timers()).map_err(Failure::of_os)?;
+    limits::check_files(&invocation.words).and_then(|()| limits::check_timers()).map_err(Failure::of_os)?;
     let (shard, program) = (&invocation.shard, &invocation.words[0]);
     find(program).map_err(|error| not_started(shard, program, error))?;
     invocation.store.confirm(PROGRAM)?;

@@ -50,7 +50,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     // If SIGCHLD were ignored, the kernel would reap children before this process could.
     sys::default_action(Signal::SIGCHLD);
     let mut inherit = || -> io::Result<_> {
-        let spec: GuardSpec = serde_json::from_str(&io::read_to_string(File::from(adopt(arguments.next())?))?)?;
+        let spec = GuardSpec::read(adopt(arguments.next())?.into())?;
         let [guards_line, line] = [Line(adopt(arguments.next())?), Line(adopt(arguments.next())?)];
         let latest = Limit(adopt(arguments.next())?.into());
         let leaf = match spec.leaf.clone() {

@@ -13,7 +13,7 @@ use crate::lease::Deadline;
 use crate::sys::{self, Listens};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::time::Duration;
 
 /// What the candidate tells its guard at the start.
@@ -34,10 +34,15 @@ impl GuardSpec {
     /// A file in memory that has all of it, to be read from its beginning.
     pub fn in_memory(&self) -> io::Result<File> {
         let mut file = sys::memory_file(c"leaderrun guard spec")?;
-        // In one write: serde_json writes each token by itself.
-        file.write_all(&serde_json::to_vec(self)?)?;
+        file.write_all(&postcard::to_extend(self, Vec::new()).map_err(io::Error::other)?)?;
         file.rewind()?;
         Ok(file)
+    }
+
+    pub fn read(mut file: File) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        postcard::from_bytes(&bytes).map_err(io::Error::other)
     }
 }
 

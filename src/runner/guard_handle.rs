@@ -145,8 +145,12 @@ impl GuardHandle {
     }
 
     pub fn extend(&self, deadline: Deadline) {
-        // What was there is overwritten, so it cannot fail for want of memory.
-        let _ = self.limit.set(deadline.backstop_at);
+        if let Err(error) = self.limit.set(deadline.backstop_at) {
+            tracing::warn!(
+                "cannot tell the backstop of the renewal: {error}; it kills the command when the lease would have ended \
+                 without it: raise the limit on file sizes (prlimit --fsize)"
+            );
+        }
         self.order(Order::Extend(deadline));
     }
 

@@ -6,6 +6,7 @@
 
 use crate::sys::{self, KillTimer};
 use nix::sys::resource::{Resource, getrlimit};
+use std::ffi::OsString;
 use std::hint::black_box;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,8 +15,9 @@ use std::os::fd::{AsFd, OwnedFd};
 pub const DESCRIPTORS: usize = 32;
 const MEMORY: usize = 32 << 20;
 const STACK: u64 = 1 << 20;
-/// The guard spec is a file in memory, to which the limit on file sizes applies. Most take a kilobyte.
-const FILE: u64 = 64 << 10;
+/// The guard spec is a file in memory, to which the limit on file sizes applies. Most take a kilobyte besides the words
+/// of COMMAND.
+const FILE: u64 = 16 << 10;
 
 fn limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(u64::MAX, |(soft, _)| soft)
@@ -45,13 +47,14 @@ pub fn check_descriptors(count: usize) -> Result<(), String> {
     })
 }
 
-/// Checks that a file may be as long as a guard spec.
-pub fn check_files() -> Result<(), String> {
+/// Checks that a file may be as long as a guard spec with these `words`.
+pub fn check_files(words: &[OsString]) -> Result<(), String> {
+    let needed = FILE + words.iter().map(|word| word.len() as u64).sum::<u64>();
     let most = limit(Resource::RLIMIT_FSIZE);
-    if most < FILE {
+    if most < needed {
         return Err(format!(
             "a largest file of {most} bytes is too small: raise the limit to {} KiB (ulimit -f, LimitFSIZE= of systemd)",
-            FILE >> 10
+            needed.div_ceil(1 << 10)
         ));
     }
     Ok(())

@@ -195,6 +195,36 @@ fn assert_is_clear(limit: &str, output: &Output) -> bool {
     output.status.success()
 }
 
+/// They travel to the guard in a file in memory.
+#[test]
+fn a_largest_file_that_has_room_for_the_words_of_command_suffices() {
+    let scratch = TempDir::new().unwrap();
+    let start = |length: usize| {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", "ulimit -f 64 && exec \"$@\"", "bash", env!("CARGO_BIN_EXE_leaderrun"), "-q", "--store"]);
+        shell
+            .args([&store(&scratch), "s", "--", "true", &"x".repeat(length)])
+            .env("LEADERRUN_CONFIG", "/dev/null")
+            .said()
+    };
+    start(30_000).good();
+    start(60_000).refused(71, "raise the limit to 75 KiB (ulimit -f");
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_candidate_whose_files_may_not_grow_any_more_says_what_follows() {
+    let place = Place::remote(Box::new(support::redis::Server::start()));
+    let mut command = leaderrun();
+    command.args(["--store", &place.url, "--lease", "6s", "--renew", "1s", "s", "--", "sleep", "1000"]);
+    let mut candidate = start(command.stderr(Stdio::piped()));
+    let mut lines = BufReader::new(candidate.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("leading")));
+    let pid = candidate.pid().to_string();
+    Command::new("prlimit").args(["--fsize=0:0", "--pid", &pid]).said().good();
+    assert!(lines.any(|line| line.contains("cannot tell the backstop of the renewal: File too large")));
+}
+
 /// Nobody holds the shard: a candidate that does not wait gets it.
 #[track_caller]
 fn assert_free(place: &Place) {
