@@ -19,6 +19,7 @@ use crate::guard::wire::{Heard, Limit, Line, Report};
 use crate::guard::{GUARD_NAME, GuardSpec};
 use crate::lease::{Candidate, Deadline, Term};
 use crate::runner::command::Command;
+use crate::runner::or_never;
 use crate::sys::{self, Owned, wait_any};
 use crate::time::BootInstant;
 use nix::sys::signal::{Signal, kill, raise};
@@ -44,9 +45,8 @@ const BACKSTOP: usize = 1;
 /// One tree, from the start of its guard to the proof of its end.
 #[derive(Debug)]
 pub struct GuardHandle {
-    /// The lines to guard and backstop.
-    ears: [Ear; 2],
-    closed: [bool; 2],
+    /// The lines to guard and backstop. None once they are gone.
+    ears: [Option<Ear>; 2],
     limit: Limit,
     /// From the stop signal to SIGKILL when the lease is being lost.
     grace: Duration,
@@ -127,8 +127,7 @@ impl GuardHandle {
         };
         let (ears, limit, backstop_pid) = begin().inspect_err(|_| leaf.into_iter().for_each(Leaf::remove))?;
         Ok(Self {
-            ears,
-            closed: [false; 2],
+            ears: ears.map(Some),
             limit,
             grace: command.plan.grace,
             backstop_pid: Some(backstop_pid),
@@ -201,7 +200,6 @@ impl GuardHandle {
                 return GuardEvent::Seizing;
             }
             let [guard, backstop] = &self.ears;
-            let [guard_closed, backstop_closed] = self.closed;
             let missed_at = self.guard_missed_at.filter(|_| !self.dead);
             tokio::select! {
                 () = tokio::time::sleep_until(missed_at.unwrap_or(self.look_at)), if missed_at.is_some() => {
@@ -213,8 +211,8 @@ impl GuardHandle {
                         self.tell(TreeEvent::GuardFailed);
                     }
                 }
-                Ok(mut ready) = guard.readable(), if !guard_closed => ready.clear_ready(),
-                Ok(mut ready) = backstop.readable(), if !backstop_closed => ready.clear_ready(),
+                Ok(mut ready) = or_never(guard.as_ref().map(Ear::readable)) => ready.clear_ready(),
+                Ok(mut ready) = or_never(backstop.as_ref().map(Ear::readable)) => ready.clear_ready(),
                 else => std::future::pending().await,
             }
             self.listen();
@@ -250,13 +248,13 @@ impl GuardHandle {
 
     fn listen(&mut self) {
         for who in [GUARD, BACKSTOP] {
-            while !self.closed[who] {
-                match self.ears[who].get_ref().0.hear() {
+            while let Some(ear) = &self.ears[who] {
+                match ear.get_ref().0.hear() {
                     Heard::Message(Report::Late(worst), _) => self.hear_late(who, worst),
                     Heard::Message(report, _) => self.hear(report),
                     Heard::Silence => break,
                     Heard::Closed => {
-                        self.closed[who] = true;
+                        self.ears[who] = None;
                         if who == GUARD {
                             self.guard_pid = None;
                             self.events.push_back(GuardEvent::Guarded(None));
@@ -274,7 +272,7 @@ impl GuardHandle {
         self.late[who] = late;
         let worst = self.worst_late();
         if worst != before {
-            for ear in &self.ears {
+            for ear in self.ears.iter().flatten() {
                 ear.get_ref().0.order(Order::Late(worst));
             }
             self.events.push_back(GuardEvent::Late(worst));
@@ -292,20 +290,22 @@ impl GuardHandle {
             | Report::HungUp
             | Report::HookFailed(..)
             | Report::CheckFailed(_) => self.events.push_back(GuardEvent::Report(report)),
+            // It was heard first that the guard is gone.
+            Report::Guarded { .. } if self.ears[GUARD].is_none() => {}
             Report::Guarded { pid } => {
                 self.guard_pid = Some(Pid::from_raw(pid));
                 if let Some(backstop) = self.backstop_pid {
                     self.events.push_back(GuardEvent::Guarded(Some([backstop.as_raw(), pid])));
                 }
             }
-            Report::Armed => self.guard_missed_at = self.guard_missed_at.filter(|_| self.closed[GUARD]),
+            Report::Armed => self.guard_missed_at = self.guard_missed_at.filter(|_| self.ears[GUARD].is_none()),
             Report::Killed { woken, signalled, empty } => tracing::debug!(
                 "killed the tree: the guard was awake {woken:.1?} after the kill was due, every process had SIGKILL after \
                  {signalled:.1?}, and none was left after {empty:.1?}"
             ),
             Report::Tree(TreeEvent::Dead) => {
                 // The backstop may wait for this, as a sign that we are not frozen.
-                self.ears[BACKSTOP].get_ref().0.hang_up();
+                self.ears[BACKSTOP].iter().for_each(|ear| ear.get_ref().0.hang_up());
                 // Reported once the backstop itself has been reaped: until then it is one of our processes. While we
                 // kill the tree ourselves, we also check ourselves that it is dead.
                 self.proven |= !self.seized;
@@ -321,7 +321,7 @@ impl GuardHandle {
     }
 
     pub fn order(&self, order: Order) {
-        self.ears[GUARD].get_ref().0.order(order);
+        self.ears[GUARD].iter().for_each(|ear| ear.get_ref().0.order(order));
     }
 }
 
