@@ -134,7 +134,7 @@ impl Line {
     }
 
     pub fn report(&self, report: &Report) {
-        if !matches!(report, Report::CheckFailed(_)) || self.has_room() {
+        if !matches!(report, Report::CheckFailed(_) | Report::Paused { .. }) || self.has_room() {
             self.send(report);
         }
     }
