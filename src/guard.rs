@@ -115,8 +115,7 @@ fn guard(
     // Otherwise it would look as if something had killed us.
     let not_started = TreeEvent::NotStarted(StartError(sys::NO_PROCESS));
     let (mut watch, kill_timer, sampler) = set_up().inspect_err(|_| line.report(&Report::Tree(not_started)))?;
-    let hooks = plan.hooks.times();
-    let mut policy = Policy::with_hooks(BootInstant::now(), deadline, plan.grace, hooks);
+    let mut policy = Policy::with_hooks(deadline, plan.grace, plan.hooks.times());
     policy.caution = plan.measure.map(Caution::from).unwrap_or_default();
     policy.max_run = plan.max_run;
     let mut words = plan.words.into_iter().map(OsString::from_vec);
@@ -154,9 +153,8 @@ fn guard(
         hook: None,
         checker: plan.health.map(Checker::new),
         has_started: false,
-        news: None,
-        // Without a pre-start hook, COMMAND starts once the orders that have arrived allow it.
-        hook_ended: hooks.pre_start.is_zero().then_some(HookEnd::Exited(0)),
+        news: Some(Input::Begin),
+        hook_ended: None,
         kill: None,
         finished: false,
         kill_timer,
@@ -164,32 +162,26 @@ fn guard(
     };
     guard.set_kill_timer();
     guard.report(&Report::Armed);
-    if guard.hook_ended.is_none() {
-        guard.run_hook(Hook::PreStart, deadline.term_at);
-    }
     loop {
         guard.reap();
         guard.hear_keyboard();
-        if guard.tree.is_empty() && guard.news.is_none() && guard.hook_ended.is_none() {
+        // Orders that have arrived come first: one of them may forbid starting COMMAND, or move a deadline that has
+        // passed.
+        while let Some(input) = guard.hear() {
+            guard.take(input);
+        }
+        guard.measure_lateness();
+        if let Some(input) = guard.news.take().or_else(|| guard.hook_ended.take().map(Input::HookEnded)) {
+            guard.take(input);
+            continue;
+        }
+        if guard.tree.is_empty() {
             guard.settle_terminal();
             guard.report_kill();
             guard.take(Input::Empty);
             if guard.finished {
                 return Ok(());
             }
-            continue;
-        }
-        if let Some(input) = guard.news.take() {
-            guard.take(input);
-            continue;
-        }
-        while let Some(input) = guard.hear() {
-            guard.take(input);
-        }
-        guard.measure_lateness();
-        // Orders that have arrived come first: one of them may forbid starting COMMAND.
-        if let Some(end) = guard.hook_ended.take() {
-            guard.take(Input::HookEnded(end));
             continue;
         }
         guard.take(Input::Tick);
@@ -207,6 +199,9 @@ fn guard(
 
 /// To the init, which asks its namespace to stop, and to the keyboard process, which ends.
 const STOP: Order = Order::Stop { reason: Reason::Asked, kill_after: None };
+
+/// COMMAND was stopped before it had begun.
+const CUT: StartError = StartError(libc::ECANCELED);
 
 /// The instants of a kill, for the report on how long it took.
 #[derive(Clone, Copy, Debug)]
@@ -253,7 +248,7 @@ struct Guard {
     checker: Option<Checker>,
     /// COMMAND has become its program.
     has_started: bool,
-    /// Some from the beginning of COMMAND's program, or from COMMAND's end, until the policy knows.
+    /// Some at first, and from COMMAND's end, until the policy knows.
     news: Option<Input>,
     /// Some from the end of a hook until the policy knows.
     hook_ended: Option<HookEnd>,
@@ -285,7 +280,6 @@ impl Guard {
                 self.keyboard = keyboard;
                 self.tree.grew(self.init);
                 self.set_command(child);
-                self.take(Input::CommandStarted);
             }
             Err(error) => self.command_ended(Err(error.into())),
         }
@@ -298,9 +292,11 @@ impl Guard {
         }
     }
 
-    /// Hears whether COMMAND has become its program.
-    fn hear_exec(&mut self) {
-        let Some(became_program) = self.starting.as_ref().and_then(Started::became_program) else { return };
+    /// Hears whether COMMAND has become its program. `exited` as for [`Started::became_program`].
+    fn hear_exec(&mut self, exited: Option<bool>) {
+        let Some(became_program) = self.starting.as_ref().and_then(|starting| starting.became_program(exited)) else {
+            return;
+        };
         let pid = self.starting.take().expect("it was there").pid.as_raw();
         match became_program {
             Ok(true) => self.has_started(pid),
@@ -314,7 +310,7 @@ impl Guard {
         self.report(&Report::Started { pid });
         self.has_started = true;
         // `--max-run` counts from here.
-        self.news = Some(Input::CommandStarted);
+        self.take(Input::CommandStarted);
         if let Some(checker) = &mut self.checker {
             checker.checks.command_started(BootInstant::now());
         }
@@ -367,6 +363,7 @@ impl Guard {
         for effect in self.policy.handle(now, input) {
             match effect {
                 Effect::Start => self.start(),
+                Effect::RunPreStart => self.run_hook(Hook::PreStart, self.policy.start_by()),
                 Effect::RunPreStop => self.run_hook(Hook::PreStop, self.policy.end_by()),
                 Effect::RunPostStop => {
                     self.set_kill_timer();
@@ -452,7 +449,7 @@ impl Guard {
 
     /// Reaps children that ended, and handles COMMAND's stops.
     fn reap(&mut self) {
-        self.hear_exec();
+        self.hear_exec(None);
         self.hear_init();
         loop {
             match self.tree.reap(WaitPidFlag::WEXITED | WaitPidFlag::WSTOPPED) {
@@ -476,15 +473,21 @@ impl Guard {
                 self.command_ended(killed.ok_or(StartError(sys::NO_PROCESS)));
             }
         } else if self.command == Some(pid) {
-            self.hear_exec();
+            self.hear_exec(Some(matches!(end, CommandEnd::Exited(_))));
             if self.command.is_some() {
-                self.command_ended(Ok(end));
+                self.command_reaped(end);
             }
         } else if let Some((hook, started)) = self.hook.take_if(|(_, started)| started.pid == pid) {
             self.hook_over(hook, how_it_ended(&started, end));
         } else if let Some(check) = self.checker.as_mut().and_then(|checker| checker.reaped(pid)) {
             self.check_ended(how_it_ended(&check, end));
         }
+    }
+
+    /// COMMAND was reaped. One that was stopped before it had begun has never run.
+    fn command_reaped(&mut self, end: CommandEnd) {
+        let cut = !self.has_started && self.policy.reason().is_some();
+        self.command_ended(if cut { Err(CUT) } else { Ok(end) });
     }
 
     fn command_ended(&mut self, end: Result<CommandEnd, StartError>) {
@@ -497,6 +500,10 @@ impl Guard {
                 self.report(&Report::Tree(TreeEvent::DeadlineReached));
                 self.report(&Report::Tree(TreeEvent::Unready(HookEnd::Cut)));
                 Input::CommandNotStarted(Reason::Lost)
+            }
+            Err(CUT) => {
+                self.report(&Report::Tree(TreeEvent::Unready(HookEnd::Cut)));
+                Input::CommandNotStarted(self.policy.reason().unwrap_or(Reason::Lost))
             }
             Err(error) => {
                 self.report(&Report::Tree(TreeEvent::NotStarted(error)));
@@ -530,7 +537,7 @@ impl Guard {
                     self.set_command(command);
                     self.has_started(command.as_raw());
                 }
-                Heard::Message(Report::Tree(TreeEvent::Ended(end)), _) => self.command_ended(Ok(end)),
+                Heard::Message(Report::Tree(TreeEvent::Ended(end)), _) => self.command_reaped(end),
                 Heard::Message(Report::Tree(TreeEvent::NotStarted(error)), _) => self.command_ended(Err(error)),
                 Heard::Message(Report::Paused { signal }, _) => self.stopped(signal),
                 // An init reports nothing else that matters now.

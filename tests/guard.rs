@@ -288,23 +288,27 @@ fn the_run_of_a_command_begins_when_the_kernel_has_executed_it() {
     leader_of(&scratch, &["--max-run", "6s"], &program).said().ended(7);
 }
 
-/// It would ignore the signal that asks it to stop, and begin afterwards.
+/// It would ignore the signal that asks it to stop, and begin afterwards. It has not run, so its job may run again.
 #[test]
 fn what_is_asked_to_stop_before_the_kernel_has_executed_it_never_begins() {
     for contain in ["walk", "pidns"] {
         let scratch = TempDir::new().unwrap();
-        let (program, holder) = busy_program(&scratch, "touch $0.began; sleep 1000", 40);
-        let mut leader = leader_of(&scratch, &["--contain", contain, "--signal", "WINCH"], &program);
-        let mut leader = Process::start(&mut leader);
+        let (program, holder) = busy_program(&scratch, "touch $0.began", 40);
+        let hook = format!("touch {}.hook", program.display());
+        let flags = ["--contain", contain, "--signal", "WINCH", "--once", "x", "--pre-stop", &hook];
+        let mut leader = Process::start(&mut leader_of(&scratch, &flags, &program));
         wait_until("the guard executes it", || {
             let below = |pids: Vec<i32>| pids.into_iter().flat_map(children_of).collect::<Vec<_>>();
             let guard = below(children_of(leader.pid().as_raw()));
             !below(if contain == "pidns" { below(guard) } else { guard }).is_empty()
         });
         leader.signal(Signal::SIGTERM);
-        leader.ends();
+        assert_eq!(leader.ends().code(), Some(143));
         drop(holder);
-        assert!(!scratch.path().join("program.began").exists());
+        let exists = |name| scratch.path().join(name).exists();
+        assert!(!exists("program.began") && !exists("program.hook"), "{contain}");
+        leader_of(&scratch, &["--once", "x"], &program).said().good();
+        assert!(exists("program.began"), "{contain}");
     }
 }
 
@@ -318,6 +322,25 @@ fn a_stopped_init_does_not_keep_the_stop_signal_from_command() {
     kill(Pid::from_raw(init), Signal::SIGSTOP).unwrap();
     leader.signal(Signal::SIGTERM);
     assert_eq!(leader.status(), Some(3));
+}
+
+/// It is not COMMAND's program that the kernel refuses.
+#[test]
+fn a_backstop_that_the_kernel_refuses_to_execute_gives_the_lease_back() {
+    let leader = Script::start(&[], "echo up > $FILE; exec sleep 1000");
+    leader.wait_for("up");
+    let store = format!("file:{}", leader.scratch.path().join("store").display());
+    let program = leader.scratch.path().join("program");
+    support::fleet::copy_program(env!("CARGO_BIN_EXE_leaderrun"), &program);
+    let mut next = unconfigured(program.to_str().unwrap());
+    let mut next = Process::start(next.args(["--store", &store, "shard", "true"]).stderr(Stdio::piped()));
+    let mut said = BufReader::new(next.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("waiting: ")));
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+    leader.signal(Signal::SIGTERM);
+    assert!(said.any(|line| line.contains("the operating system refused a process")));
+    assert_eq!(next.ends().code(), Some(71));
+    leaderrun().args(["-n", "--store", &store, "shard", "true"]).said().good();
 }
 
 /// COMMAND itself is killed, or the init of its namespace; or a guard that hears and passes on while the kernel executes.

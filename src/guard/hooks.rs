@@ -61,7 +61,7 @@ pub(super) fn shell(text: &[u8], told: impl IntoIterator<Item = (&'static str, S
 
 /// How a hook ended, or a health check: perhaps the shell was never there.
 pub(super) fn how_it_ended(started: &Started, end: CommandEnd) -> HookEnd {
-    match started.became_program() {
+    match started.became_program(Some(true)) {
         Some(Err(error)) => HookEnd::NotStarted(error.into()),
         Some(Ok(_)) | None => end.into(),
     }

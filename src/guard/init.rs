@@ -121,7 +121,7 @@ impl Init {
     /// Reaps, signals and reports until the namespace is empty or the guard is gone.
     fn run(mut self, mut watch: Watch) {
         loop {
-            self.hear_exec();
+            self.hear_exec(None);
             let until = BootInstant::now().plus(REAPS_FOR);
             let mut ends_are_left = true;
             while ends_are_left && BootInstant::now() < until {
@@ -145,8 +145,10 @@ impl Init {
         }
     }
 
-    fn hear_exec(&mut self) {
-        let Some(became_program) = self.starting.as_ref().and_then(Started::became_program) else { return };
+    fn hear_exec(&mut self, exited: Option<bool>) {
+        let Some(became_program) = self.starting.as_ref().and_then(|starting| starting.became_program(exited)) else {
+            return;
+        };
         let pid = self.starting.take().expect("it was there").pid.as_raw();
         match became_program {
             Ok(true) => self.line.report(&Report::Started { pid }),
@@ -156,7 +158,7 @@ impl Init {
     }
 
     fn changed(&mut self, state: ChildState) {
-        self.hear_exec();
+        self.hear_exec(state.is_end().then_some(matches!(state, ChildState::Exited(_))));
         let end = match state {
             ChildState::Exited(status) => CommandEnd::Exited(status),
             ChildState::Signalled(signal) => CommandEnd::Signalled(signal),

@@ -53,9 +53,11 @@ impl Order {
 pub enum Input {
     Order(Order),
     CandidateGone,
-    /// COMMAND was started, after [`Effect::Start`].
+    /// The orders that had arrived were read, so the pre-start hook may run, or COMMAND start.
+    Begin,
+    /// COMMAND has become its program, after [`Effect::Start`].
     CommandStarted,
-    /// COMMAND could not become its program, which may come after [`Input::CommandStarted`].
+    /// COMMAND has not become its program, and will not.
     CommandNotStarted(Reason),
     /// COMMAND itself was reaped. Its descendants may live on.
     CommandEnded,
@@ -71,10 +73,11 @@ pub enum Input {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Start COMMAND: the pre-start hook succeeded.
+    /// Start COMMAND: the pre-start hook succeeded, if there is one.
     Start,
     /// Tell the candidate.
     Report(TreeEvent),
+    RunPreStart,
     RunPreStop,
     RunPostStop,
     /// SIGKILL to the running hook and all its descendants: its timeout is over.
@@ -134,6 +137,8 @@ pub struct Policy {
     opened: bool,
     /// COMMAND was started.
     ran: bool,
+    /// It has become its program.
+    begun: bool,
     /// The longest that COMMAND may run, and when it will have run that long. The guard counts, because the candidate
     /// may be stopped.
     pub(super) max_run: Option<Duration>,
@@ -142,7 +147,7 @@ pub struct Policy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// The pre-start hook runs, or COMMAND is about to start. The hook is killed at `until`.
+    /// The pre-start hook runs, or is about to, or COMMAND is. The hook is killed at `until`.
     Opening {
         until: BootInstant,
     },
@@ -179,16 +184,16 @@ impl Policy {
             reason: None,
             opened: false,
             ran: true,
+            begun: true,
             max_run: None,
             overrun_at: BootInstant::NEVER,
         }
     }
 
-    /// The policy with hooks. The pre-start hook starts now. Without one, it counts as ended: see [`Input::HookEnded`].
-    pub fn with_hooks(now: BootInstant, deadline: Deadline, grace: Duration, hooks: TimeForHooks) -> Self {
-        let opened = !hooks.pre_start.is_zero();
-        let until = if opened { now.plus(hooks.pre_start) } else { BootInstant::NEVER };
-        Self { hooks, phase: Phase::Opening { until }, opened, ran: false, ..Self::new(deadline, grace) }
+    /// The policy with hooks, until [`Input::Begin`].
+    pub fn with_hooks(deadline: Deadline, grace: Duration, hooks: TimeForHooks) -> Self {
+        let phase = Phase::Opening { until: BootInstant::NEVER };
+        Self { hooks, phase, ran: false, begun: false, ..Self::new(deadline, grace) }
     }
 
     /// When [`Input::Tick`] is due.
@@ -279,8 +284,9 @@ impl Policy {
             Input::Order(Order::Kill) => self.kill(Reason::Lost, &mut effects),
             Input::Order(Order::Signal(signal)) => effects.push(Effect::Signal(signal)),
             Input::Order(Order::Continue) => effects.push(Effect::Continue),
+            Input::Begin => self.begin(now, &mut effects),
             Input::CommandStarted => {
-                self.ran = true;
+                self.begun = true;
                 self.overrun_at = after(now, self.max_run);
             }
             Input::CommandNotStarted(reason) => {
@@ -302,6 +308,12 @@ impl Policy {
     fn pass_deadline(&mut self, now: BootInstant, has_read: bool, effects: &mut Effects) {
         let deadline = if has_read { self.deadline() } else { self.deadline };
         if now >= self.kill_by_of(deadline) {
+            let is_over =
+                matches!(self.phase, Phase::Killing | Phase::Closing { .. } | Phase::Clearing | Phase::Finished);
+            // At `term_at` it was reported, unless something else had stopped COMMAND before.
+            if !is_over && self.reason != Some(Reason::Lost) {
+                effects.push(Effect::Report(TreeEvent::DeadlineReached));
+            }
             self.kill(Reason::Lost, effects);
         }
     }
@@ -361,7 +373,8 @@ impl Policy {
             }
             Phase::Running => {
                 self.reason.get_or_insert(reason);
-                if self.hooks.pre_stop.is_zero() || now >= self.ask_by() {
+                // A COMMAND that has not begun would begin beside the hook.
+                if self.hooks.pre_stop.is_zero() || !self.begun || now >= self.ask_by() {
                     self.ask(now, kill_after, effects);
                 } else {
                     self.phase = Phase::PreStop { until: now.plus(self.hooks.pre_stop), kill_after };
@@ -411,6 +424,19 @@ impl Policy {
         }
     }
 
+    fn begin(&mut self, now: BootInstant, effects: &mut Effects) {
+        if !matches!(self.phase, Phase::Opening { .. }) {
+            return;
+        }
+        if self.hooks.pre_start.is_zero() {
+            self.hook_ended(now, HookEnd::Exited(0), effects);
+        } else if now < self.deadline().term_at.min(self.kill_by()) {
+            self.opened = true;
+            self.phase = Phase::Opening { until: now.plus(self.hooks.pre_start) };
+            effects.push(Effect::RunPreStart);
+        }
+    }
+
     fn hook_ended(&mut self, now: BootInstant, end: HookEnd, effects: &mut Effects) {
         match self.phase {
             // Do not start a COMMAND that would be stopped at once.
@@ -418,6 +444,8 @@ impl Policy {
                 if end == HookEnd::Exited(0) && now >= self.deadline().term_at.min(self.kill_by()) => {}
             Phase::Opening { .. } if end == HookEnd::Exited(0) => {
                 self.phase = Phase::Running;
+                self.ran = true;
+                self.overrun_at = after(now, self.max_run);
                 effects.push(Effect::Start);
             }
             Phase::Opening { .. } => {

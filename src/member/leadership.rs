@@ -254,6 +254,7 @@ impl Shared {
                 // A member has no hooks and no terminal.
                 Effect::Start
                 | Effect::Report(_)
+                | Effect::RunPreStart
                 | Effect::RunPreStop
                 | Effect::RunPostStop
                 | Effect::KillHook

@@ -293,21 +293,27 @@ pub struct Started {
 
 impl Started {
     /// Whether exec(2) has succeeded: None if that is not known yet, false if the process was killed before. An error is
-    /// told once. A process that was reaped before this counts as a program that ended at once.
-    pub fn became_program(&self) -> Option<io::Result<bool>> {
+    /// told once. `exited` is Some once the process was reaped: whether it ended by itself. Nothing else is known of it
+    /// then, so one that was killed counts as killed before.
+    pub fn became_program(&self, exited: Option<bool>) -> Option<io::Result<bool>> {
         let mut number = [0; 4];
         match (&self.exec).read(&mut number) {
-            // This is refused for a child that has become another program, and otherwise changes nothing.
-            Ok(0) => Some(Ok(nix::unistd::setpgid(self.pid, self.pid).is_err())),
+            Ok(0) => Some(Ok(exited.unwrap_or_else(|| self.is_another_program()))),
             Ok(_) => Some(Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))),
             Err(_) => None,
         }
     }
 
-    /// Kills it, unless it has become its program. Before that, it may ignore the signal that asks it to stop, and would
-    /// begin afterwards.
+    /// Of a process that was not reaped: this is refused for a child that has become another program, and otherwise
+    /// changes nothing.
+    fn is_another_program(&self) -> bool {
+        nix::unistd::setpgid(self.pid, self.pid).is_err()
+    }
+
+    /// Kills it, unless it has become its program or was reaped. Before that, it may ignore the signal that asks it to
+    /// stop, and would begin afterwards. An error of exec(2) is left to be read.
     pub fn cancel(&self) {
-        if self.became_program().is_none() {
+        if !self.is_another_program() {
             let _ = kill(self.pid, Signal::SIGKILL);
         }
     }
@@ -408,7 +414,7 @@ pub fn exit_at_once(status: u8) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
     use std::ffi::OsStr;
 
     #[test]
@@ -454,10 +460,21 @@ mod tests {
         {
             let started = start("touch", &[file.as_os_str()], None, not_after);
             assert_eq!(waitpid(started.pid, None), Ok(WaitStatus::Exited(started.pid, status.into())));
-            let became_program = started.became_program().expect("it has ended");
+            let became_program = started.became_program(Some(true)).expect("it has ended");
             assert_eq!(became_program.err().map(|error| error.raw_os_error()), error);
             assert_eq!(file.exists(), error.is_none());
         }
+    }
+
+    #[test]
+    fn an_error_of_exec_is_told_after_a_cancel() {
+        let started = start("/nothing/here", &[], None, Duration::MAX);
+        let ends = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(started.pid), ends).unwrap();
+        started.cancel();
+        let became_program = started.became_program(None).expect("it has ended");
+        assert_eq!(became_program.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOENT)));
+        waitpid(started.pid, None).unwrap();
     }
 
     #[test]

@@ -296,7 +296,12 @@ impl Leadership {
                 Effect::Report(event) => self.tell(event),
                 Effect::Signal(_) | Effect::Continue => {}
                 // Of hooks, and there are none.
-                Effect::Start | Effect::RunPreStop | Effect::RunPostStop | Effect::KillHook | Effect::Finish => {
+                Effect::Start
+                | Effect::RunPreStart
+                | Effect::RunPreStop
+                | Effect::RunPostStop
+                | Effect::KillHook
+                | Effect::Finish => {
                     unreachable!("{effect:?}")
                 }
             }

@@ -9,6 +9,7 @@ use crate::time::at;
 use proptest::prelude::*;
 
 const GRACE: Duration = Duration::from_secs(5);
+const DEADLINE: Effect = Effect::Report(TreeEvent::DeadlineReached);
 
 fn stop(kill_after: Option<Duration>) -> Input {
     Input::Order(Order::Stop { reason: Reason::Asked, kill_after })
@@ -22,7 +23,7 @@ fn until(kill_at: u64) -> Deadline {
 fn after_the_deadline_the_tree_is_killed_without_a_stop_signal_whatever_comes_first() {
     for input in [stop(Some(GRACE)), stop(None), Input::CandidateGone, Input::CommandEnded, Input::Tick] {
         let mut policy = Policy::new(until(10), GRACE);
-        assert_eq!(policy.handle(at(10), input), [Effect::KillTree], "{input:?}");
+        assert_eq!(policy.handle(at(10), input), [DEADLINE, Effect::KillTree], "{input:?}");
     }
 }
 
@@ -71,12 +72,12 @@ fn a_lease_that_does_not_expire_has_no_end_until_it_is_lost() {
 #[test]
 fn an_extension_that_arrives_too_late_saves_nothing() {
     let mut policy = Policy::new(until(10), GRACE);
-    assert_eq!(policy.handle(at(10), Input::Tick), [Effect::KillTree]);
+    assert_eq!(policy.handle(at(10), Input::Tick), [DEADLINE, Effect::KillTree]);
     assert_eq!(policy.handle(at(11), Input::Order(Order::Extend(until(20)))), []);
     assert_eq!(policy.wake_at(), BootInstant::NEVER);
     // Nor does one that arrives at the deadline.
     let mut policy = Policy::new(until(10), GRACE);
-    assert_eq!(policy.handle(at(10), Input::Order(Order::Extend(until(20)))), [Effect::KillTree]);
+    assert_eq!(policy.handle(at(10), Input::Order(Order::Extend(until(20)))), [DEADLINE, Effect::KillTree]);
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn an_orderly_stop_drains_for_as_long_as_the_lease_is_renewed() {
     // The deadline that overtakes it brings no other stop signal.
     assert_eq!(policy.handle(at(103), Input::Tick), []);
     assert_eq!(policy.handle(at(104), Input::CandidateGone), []);
-    assert_eq!(policy.handle(at(108), Input::Tick), [Effect::KillTree]);
+    assert_eq!(policy.handle(at(108), Input::Tick), [DEADLINE, Effect::KillTree]);
 }
 
 #[test]
@@ -164,7 +165,7 @@ fn an_extension_that_only_the_guards_lateness_kept_is_in_time_until_the_deadline
     assert_eq!(policy.handle(after, Input::Order(Order::Extend(until(20)))), []);
     let mut policy = cautious();
     let _ = policy.handle(at(1), Input::Late(millis(250)));
-    assert_eq!(policy.handle(at(10), Input::Order(Order::Extend(until(20)))), [Effect::KillTree]);
+    assert_eq!(policy.handle(at(10), Input::Order(Order::Extend(until(20)))), [DEADLINE, Effect::KillTree]);
 }
 
 /// A timing that is accepted.
@@ -192,7 +193,7 @@ proptest! {
         let measure = Measure { presumed: millis(presumed), under_a_quota, ..Measure::of(&timing) };
         let first = at(1_000);
         let mut heard = timing.deadline(first.plus(timing.lease));
-        let policy = Policy::with_hooks(first, heard, timing.stop_grace, timing.hooks);
+        let policy = Policy::with_hooks(heard, timing.stop_grace, timing.hooks);
         let mut policy = Policy { caution: measure.into(), ..policy };
         let _ = policy.handle(first, Input::CommandStarted);
         let renewals = answers.iter().zip(1..).map(|(part, number)| {

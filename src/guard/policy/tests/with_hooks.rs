@@ -1,6 +1,7 @@
 //! Tests of the policy with hooks.
 
 use super::super::*;
+use super::DEADLINE;
 use crate::election::StartError;
 use crate::time::at;
 use proptest::prelude::*;
@@ -12,8 +13,6 @@ const AROUND: TimeForHooks = TimeForHooks { pre_start: Duration::ZERO, ..ALL };
 const OK: Input = Input::HookEnded(HookEnd::Exited(0));
 const STOP: Input = Input::Order(Order::Stop { reason: Reason::Asked, kill_after: None });
 
-const DEADLINE: Effect = Effect::Report(TreeEvent::DeadlineReached);
-
 fn unready(end: HookEnd) -> Effect {
     Effect::Report(TreeEvent::Unready(end))
 }
@@ -24,22 +23,35 @@ fn until(kill_at: u64) -> Deadline {
 }
 
 fn policy(hooks: TimeForHooks) -> Policy {
-    let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hooks);
+    let mut policy = Policy::with_hooks(until(20), GRACE, hooks);
     if hooks.pre_start.is_zero() {
-        assert_eq!(policy.handle(at(1), Input::HookEnded(HookEnd::Exited(0))), [Effect::Start]);
+        assert_eq!(policy.handle(at(1), Input::Begin), [Effect::Start]);
         assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
+    } else {
+        assert_eq!(policy.handle(at(1), Input::Begin), [Effect::RunPreStart]);
     }
     policy
 }
 
 #[test]
-fn a_command_without_a_hook_is_not_started_after_an_order_to_stop() {
+fn neither_command_nor_a_hook_is_started_after_an_order_to_stop() {
     for (order, effect) in [(Input::CandidateGone, Effect::AskTree), (Input::Order(Order::Kill), Effect::KillTree)] {
-        let mut policy = Policy::with_hooks(at(1), until(20), GRACE, TimeForHooks::default());
-        assert_eq!(policy.handle(at(1), order), [unready(HookEnd::Cut), effect]);
-        assert_eq!(policy.handle(at(1), Input::HookEnded(HookEnd::Exited(0))), []);
-        assert_eq!(policy.handle(at(1), Input::Empty), [Effect::Finish]);
+        for hooks in [TimeForHooks::default(), ALL] {
+            let mut policy = Policy::with_hooks(until(20), GRACE, hooks);
+            assert_eq!(policy.handle(at(1), order), [unready(HookEnd::Cut), effect]);
+            assert_eq!(policy.handle(at(1), Input::Begin), []);
+            assert_eq!(policy.handle(at(1), Input::Empty), [Effect::Finish]);
+        }
     }
+}
+
+#[test]
+fn a_command_that_has_not_begun_is_stopped_without_a_hook() {
+    let mut policy = Policy::with_hooks(until(20), GRACE, AROUND);
+    assert_eq!(policy.handle(at(1), Input::Begin), [Effect::Start]);
+    assert_eq!(policy.handle(at(1), STOP), [Effect::AskTree]);
+    assert_eq!(policy.handle(at(1), Input::CommandNotStarted(Reason::Asked)), [Effect::KillTree]);
+    assert_eq!(policy.handle(at(1), Input::Empty), [Effect::Finish]);
 }
 
 #[test]
@@ -107,8 +119,8 @@ fn a_lease_that_slips_away_leaves_each_part_of_the_stop_its_time() {
 
 #[test]
 fn a_hook_that_was_killed_does_not_shorten_an_orderly_stop() {
-    let mut policy = Policy::with_hooks(at(1), Deadline::NONE, GRACE, AROUND);
-    assert_eq!(policy.handle(at(1), Input::HookEnded(HookEnd::Exited(0))), [Effect::Start]);
+    let mut policy = Policy::with_hooks(Deadline::NONE, GRACE, AROUND);
+    assert_eq!(policy.handle(at(1), Input::Begin), [Effect::Start]);
     assert_eq!(policy.handle(at(1), Input::CommandStarted), []);
     assert_eq!(policy.handle(at(1), STOP), [Effect::RunPreStop]);
     assert_eq!(policy.handle(at(3), Input::Tick), [Effect::KillHook, Effect::AskTree]);
@@ -124,7 +136,7 @@ fn a_guard_that_wakes_late_gives_the_grace_to_command_and_not_to_the_hook() {
     let mut later = policy(AROUND);
     assert_eq!(later.handle(at(14), Input::Tick), [DEADLINE, Effect::AskTree]);
     let mut too_late = policy(AROUND);
-    assert_eq!(too_late.handle(at(21), Input::Tick), [Effect::KillTree]);
+    assert_eq!(too_late.handle(at(21), Input::Tick), [DEADLINE, Effect::KillTree]);
     assert_eq!(too_late.handle(at(21), Input::Empty), [Effect::Finish]);
 }
 
@@ -165,6 +177,10 @@ impl Below {
                     prop_assert!(now < policy.deadline.term_at, "started too late");
                     self.command = true;
                     self.feed(policy, now, Input::CommandStarted)?;
+                }
+                Effect::RunPreStart => {
+                    prop_assert!(self.seen == [Effect::RunPreStart]);
+                    self.hook = true;
                 }
                 Effect::RunPreStop => {
                     prop_assert!(self.command && self.count(Effect::AskTree) == 0);
@@ -233,12 +249,9 @@ proptest! {
     fn whatever_happens_hooks_keep_their_order_and_nothing_lives_at_the_deadline(
         hooks in hooks(), script in proptest::collection::vec(steps(), 1..40)
     ) {
-        let mut policy = Policy::with_hooks(at(1), until(20), GRACE, hooks);
-        let leads = !hooks.pre_start.is_zero();
-        let mut below = Below { hook: leads, ..Below::default() };
-        if !leads {
-            below.feed(&mut policy, at(1), Input::HookEnded(HookEnd::Exited(0)))?;
-        }
+        let mut policy = Policy::with_hooks(until(20), GRACE, hooks);
+        let mut below = Below::default();
+        below.feed(&mut policy, at(1), Input::Begin)?;
         let mut now = 1;
         for (pause, step) in script.into_iter().chain([(100, Step::Nothing)]) {
             // A guard that the kernel schedules wakes when it asked to.
