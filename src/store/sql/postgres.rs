@@ -74,8 +74,8 @@ pub struct Connection {
     descriptor: OwnedFd,
     /// The server sees our own socket, so there is no pooler in between.
     direct: bool,
-    /// Whether notifications arrive, once LISTEN was sent. None where that is not certain.
-    hears: OnceCell<Option<bool>>,
+    /// Whether notifications arrive, once LISTEN was sent.
+    hears: OnceCell<bool>,
     settings: String,
 }
 
@@ -156,8 +156,7 @@ impl client::Connection for Connection {
     async fn subscribe(server: &Server<Self>) -> Result<Option<broadcast::Receiver<Arc<str>>>, StoreError> {
         let shared = server.borrow().await?;
         let inbox = shared.connection.inbox.resubscribe();
-        let hears = watch::hears(server, &shared.connection).await?;
-        Ok((hears == Some(true)).then_some(inbox))
+        Ok(watch::hears(server, &shared.connection).await?.then_some(inbox))
     }
 }
 

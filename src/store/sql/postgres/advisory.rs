@@ -96,15 +96,12 @@ impl Advisory {
             }
         }
         let connection = server.connect(deadline).await?;
-        let is_dedicated = if connection.direct { Some(true) } else { hears(server, &connection).await? };
-        if is_dedicated != Some(true) {
-            let why = format!(
+        if !connection.direct && !hears(server, &connection).await? {
+            return Err(StoreError::misconfigured(format!(
                 "advisory_lock= needs a session of its own, and {} gives none, as a pooler in transaction mode: name \
                  the server itself",
                 server.site.server
-            );
-            let is_certain = is_dedicated.is_some();
-            return Err(if is_certain { StoreError::misconfigured(why) } else { StoreError::not_applied(why) });
+            )));
         }
         let ask = async |statement: &str| server.until(deadline, connection.tell(statement)).await;
         let own = ask(&format!("SELECT {SESSION} FROM pg_stat_activity WHERE pid = pg_backend_pid()")).await?;
