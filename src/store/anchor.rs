@@ -35,44 +35,26 @@ impl Anchor {
         Ok(Self { keep, put, queued: Mutex::new(0) })
     }
 
-    /// Keeps this descriptor instead of the last one, without a gap in between.
-    pub fn hold(&self, descriptor: &OwnedFd) -> nix::Result<()> {
+    /// Keeps these descriptors instead of the last ones, without a gap in between.
+    pub fn hold<'a>(&self, descriptors: impl IntoIterator<Item = &'a OwnedFd>) -> nix::Result<()> {
         let mut queued = self.queued.lock();
-        self.put_in(descriptor, &mut queued)?;
-        while *queued > 1 {
-            self.take_out(&mut queued);
+        let former = *queued;
+        for descriptor in descriptors {
+            let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);
+            let rights = [ControlMessage::ScmRights(&raw)];
+            sendmsg::<()>(self.put.as_raw_fd(), &one_byte, &rights, MsgFlags::MSG_DONTWAIT, None)?;
+            *queued += 1;
+        }
+        // Takes messages out of the queue, without room for their descriptors: the kernel closes those.
+        for _ in 0..former {
+            let _ = recv(self.keep.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
+            *queued -= 1;
         }
         Ok(())
-    }
-
-    /// Keeps this descriptor beside those that it has, until the next [`Anchor::hold`].
-    pub fn hold_as_well(&self, descriptor: &OwnedFd) -> nix::Result<()> {
-        self.put_in(descriptor, &mut self.queued.lock())
     }
 
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.keep.as_fd()
-    }
-
-    pub fn let_go(&self) {
-        let mut queued = self.queued.lock();
-        while *queued > 0 {
-            self.take_out(&mut queued);
-        }
-    }
-
-    fn put_in(&self, descriptor: &OwnedFd, queued: &mut usize) -> nix::Result<()> {
-        let (one_byte, raw) = ([IoSlice::new(b"k")], [descriptor.as_raw_fd()]);
-        let rights = [ControlMessage::ScmRights(&raw)];
-        sendmsg::<()>(self.put.as_raw_fd(), &one_byte, &rights, MsgFlags::MSG_DONTWAIT, None)?;
-        *queued += 1;
-        Ok(())
-    }
-
-    /// Takes one message out of the queue, without room for its descriptor: the kernel closes that.
-    fn take_out(&self, queued: &mut usize) {
-        let _ = recv(self.keep.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
-        *queued -= 1;
     }
 }
 
@@ -110,7 +92,7 @@ mod tests {
         let pairs = [UnixStream::pair().unwrap(), UnixStream::pair().unwrap()];
         for (ours, servers) in &pairs {
             servers.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-            anchor.hold(&OwnedFd::from(ours.try_clone().unwrap())).unwrap();
+            anchor.hold(&[OwnedFd::from(ours.try_clone().unwrap())]).unwrap();
         }
         let [(_former, mut formers), (_ours, mut servers)] = pairs;
         assert!(servers.read(&mut [0]).is_err(), "it is open");
@@ -118,6 +100,6 @@ mod tests {
         assert_eq!(servers.read(&mut [0]).unwrap(), 0);
         assert!(formers.read(&mut [0]).is_err(), "the former one was given up before");
         cut(anchor.descriptor());
-        anchor.let_go();
+        anchor.hold([]).unwrap();
     }
 }

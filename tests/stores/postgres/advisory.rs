@@ -1,8 +1,12 @@
 //! `advisory_lock=N`: we and programs that elect with `pg_try_advisory_lock(N)` exclude each other.
 
 use super::*;
-use crate::support::gate::Gate;
+use crate::support::gate::{Fate, Gate, Mischief};
 use std::sync::atomic::AtomicI64;
+use tokio::task::JoinHandle;
+
+/// In the question by which a renewal makes the server confirm that a session holds the lock.
+const CONFIRMS: &str = "pid = pg_backend_pid()";
 
 struct Lock {
     table: Table,
@@ -18,7 +22,7 @@ impl Lock {
     }
 
     fn url(&self) -> String {
-        self.table.url_with(&format!("advisory_lock={}", self.key))
+        self.table.url_with(&format!("advisory_lock={}&application_name={}", self.key, self.table.name))
     }
 
     fn store(&self) -> LeaseStore {
@@ -38,21 +42,38 @@ impl Lock {
         table.server.sql(&attempt) == "t"
     }
 
+    /// This of the server's list of those that hold it or wait for it.
+    fn listed(&self, what: &str) -> String {
+        let class = (self.key >> 32) & 0xffff_ffff;
+        let of = "FROM pg_locks WHERE locktype = 'advisory'";
+        self.table.server.sql(&format!("SELECT {what} {of} AND classid::bigint = {class}"))
+    }
+
     fn terminate(&self) {
-        let end = format!(
-            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = {}",
-            (self.key >> 32) & 0xffff_ffff
-        );
-        assert_eq!(self.table.server.sql(&end), "t");
+        assert_eq!(self.listed("pg_terminate_backend(pid)"), "t");
+    }
+
+    /// How many sessions the candidates have.
+    fn sessions(&self) -> usize {
+        let Table { server, name } = &self.table;
+        let count = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'");
+        server.sql(&count).parse().unwrap()
+    }
+
+    /// Another program waits for it, until it has it or is cancelled.
+    async fn waited_for(&self) -> JoinHandle<bool> {
+        let stranger = Stranger::at(self.table.server).await;
+        let wait = format!("SELECT pg_advisory_lock({})", self.key);
+        let waits = tokio::spawn(async move { stranger.0.simple_query(&wait).await.is_ok() });
+        eventually("it waits", async || self.listed("bool_or(NOT granted)") == "t").await;
+        waits
     }
 
     async fn is_lost_and_taken_again(&self) {
-        let class = (self.key >> 32) & 0xffff_ffff;
-        let backend = format!("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = {class}");
-        let before = self.table.server.sql(&backend);
+        let before = self.listed("pid");
         self.terminate();
         eventually("it was taken again", async || {
-            let now = self.table.server.sql(&backend);
+            let now = self.listed("pid");
             !now.is_empty() && now != before
         })
         .await;
@@ -186,14 +207,7 @@ async fn a_lock_that_a_lost_session_passes_on_to_the_next_is_never_free() {
 #[tokio::test]
 async fn a_lock_for_which_another_program_waits_stays_with_a_lost_session_until_the_tree_is_dead() {
     let (lock, gate, store, one, term) = led_through_a_gate(Duration::from_secs(6)).await;
-    let stranger = Stranger::at(lock.table.server).await;
-    let wait = format!("SELECT pg_advisory_lock({})", lock.key);
-    let waits = tokio::spawn(async move { stranger.ask(&wait).await });
-    let waiting = format!(
-        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND classid::bigint = {}",
-        (lock.key >> 32) & 0xffff_ffff
-    );
-    eventually("it waits", async || lock.table.server.sql(&waiting) == "1").await;
+    let waits = lock.waited_for().await;
     assert_eq!(store.renew(&one, term, 1).await, Ok(Renewal::Renewed));
     gate.sever();
     for sequence in 2..4 {
@@ -202,7 +216,72 @@ async fn a_lock_for_which_another_program_waits_stays_with_a_lost_session_until_
         assert!(!waits.is_finished(), "it has got it");
     }
     assert_eq!(store.release(&one, term).await, Ok(Release::Released));
-    timeout(PATIENCE, waits).await.expect("it is free").unwrap();
+    assert!(timeout(PATIENCE, waits).await.expect("it is free").unwrap());
+}
+
+#[tokio::test]
+async fn a_session_that_has_been_silent_costs_later_renewals_no_time() {
+    let (lock, gate, store, one, term) = led_through_a_gate(Duration::from_secs(6)).await;
+    let store = Arc::new(store);
+    gate.once(CONFIRMS, Fate::LoseAnswer);
+    let first = renews(&store, &one, term, 1);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // No other session can be opened.
+    gate.set(Mischief::Delay(Duration::from_mins(1)));
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(!first.is_finished());
+    gate.set(Mischief::None);
+    let begun = Instant::now();
+    assert_eq!(store.renew(&one, term, 2).await, Ok(Renewal::Renewed));
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(!lock.is_free());
+}
+
+#[tokio::test]
+async fn a_session_that_hung_while_another_program_waited_is_heard_as_soon_as_it_answers() {
+    let lock = Lock::new().await;
+    let store = Arc::new(try_open(&lock.url(), Duration::from_secs(4)).unwrap());
+    let (one, term) = one_leads(&*store).await;
+    let backend = Pid::from_raw(lock.listed("pid").parse().unwrap());
+    let waits = lock.waited_for().await;
+    kill(backend, Signal::SIGSTOP).unwrap();
+    let renewal = renews(&store, &one, term, 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    kill(backend, Signal::SIGCONT).unwrap();
+    assert_eq!(timeout(Duration::from_secs(1), renewal).await.expect("it is heard").unwrap(), Ok(Renewal::Renewed));
+    assert!(!waits.is_finished());
+}
+
+#[tokio::test]
+async fn a_lock_whose_session_hangs_is_passed_on_as_soon_as_no_other_program_waits_for_it() {
+    let (lock, gate, store, one, term) = led_through_a_gate(Duration::from_secs(3)).await;
+    let store = Arc::new(store);
+    let waits = lock.waited_for().await;
+    gate.once(CONFIRMS, Fate::LoseAnswer);
+    let mut most = 0;
+    // Some of them are given up.
+    let mut renewals = Vec::new();
+    for sequence in 1..12 {
+        renewals.push(renews(&store, &one, term, sequence));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        most = most.max(lock.sessions());
+        if sequence % 3 == 0 {
+            renewals.remove(0).abort();
+        }
+    }
+    // For the lease, the one that hangs, the one that waits, and one that is opened.
+    assert!(most <= 4, "{most} sessions");
+    assert!(!waits.is_finished());
+    let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'stranger'";
+    lock.table.server.sql(&format!("{cancel} AND query LIKE '%({})'", lock.key));
+    assert!(!waits.await.unwrap(), "it is cancelled");
+    let begun = Instant::now();
+    assert_eq!(store.renew(&one, term, 12).await, Ok(Renewal::Renewed));
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(!lock.is_free());
+    eventually("no session is left", async || lock.sessions() == 2).await;
+    assert_eq!(store.release(&one, term).await, Ok(Release::Released));
+    assert!(lock.is_free());
 }
 
 /// COMMAND ignores SIGTERM, so it lives for the whole grace after its candidate was killed. The lease outlasts a stall of the
