@@ -6,7 +6,7 @@
 //! as a whole. And a failed run must not hide the last success, which is read from the file that is replaced.
 
 use super::Observer;
-use crate::election::{Action, Ended, Event, TreeEvent, Why};
+use crate::election::{Action, Ended, Event, Notice, TreeEvent, Why};
 use crate::exit;
 use crate::lease::{Candidate, JobId, Shard, Term};
 use crate::text::in_words;
@@ -31,6 +31,7 @@ pub struct MetricsFile {
     conflict: u8,
     /// Disconnected when all is written.
     written: Receiver<()>,
+    is_job: bool,
     term: Term,
     /// When COMMAND was started last, by the clock that cannot be set, and in milliseconds since 1970.
     started: Option<(BootInstant, u64)>,
@@ -77,7 +78,15 @@ impl MetricsFile {
                 }
             })
             .map_err(|error| format!("cannot start a thread for --metrics-file: {}", in_words(&error)))?;
-        Ok(Self { results: Some(results), conflict, written, term: Term(0), started: None, pending: None })
+        Ok(Self {
+            results: Some(results),
+            conflict,
+            written,
+            term: Term(0),
+            is_job: once.is_some(),
+            started: None,
+            pending: None,
+        })
     }
 
     /// COMMAND ended. How it counts is known when the leadership ends, or when COMMAND starts again.
@@ -116,6 +125,8 @@ impl Observer for MetricsFile {
     fn did(&mut self, action: &Action) {
         match action {
             Action::Start { term, .. } => self.term = *term,
+            // A loss before the next run is not how this one ended.
+            Action::Say(Notice::Restarting { .. }) => self.write(),
             Action::Ended { how, .. } => {
                 // Nobody saw it end.
                 self.ended(exit::LOST);
@@ -124,6 +135,12 @@ impl Observer for MetricsFile {
                     match how {
                         Ended::Overran => result.status = exit::OVERRAN,
                         Ended::Lost(_) => result.status = exit::LOST,
+                        Ended::ByItself(_) | Ended::GaveUp { .. } => {}
+                        // A job that was stopped may exit with 0. That does not mean that it is done.
+                        Ended::Asked(signal) if self.is_job && result.status == 0 => {
+                            result.status = exit::of_signal(*signal);
+                        }
+                        _ if self.is_job && result.status == 0 => result.status = exit::of_signal(15),
                         _ => {}
                     }
                 }
