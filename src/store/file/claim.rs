@@ -5,7 +5,7 @@ use super::record::Record;
 use super::sockets::Taken;
 use super::{FileStore, Held, files, lock};
 use crate::lease::{Candidate, Shard, Term};
-use crate::store::{Claim, Grant, Leases, Observation, Release, Renewal, Renewed, StoreError, Takeover};
+use crate::store::{Claim, Grant, Holder, Leases, Observation, Release, Renewal, Renewed, StoreError, Takeover};
 use crate::time::wall_clock_millis;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
@@ -54,7 +54,9 @@ impl Leases for FileStore {
         {
             return Ok(Renewed::alone(Renewal::Renewed));
         }
-        Ok(Renewed::alone(Renewal::Lost(self.held_by(shard).ok().flatten())))
+        // Our own record may be left behind.
+        let other = |holder: &Holder| holder.session.as_ref() != Some(&candidate.session);
+        Ok(Renewed::alone(Renewal::Lost(self.held_by(shard).ok().flatten().filter(other))))
     }
 
     async fn release(&self, candidate: &Candidate, _term: Term) -> Result<Release, StoreError> {
