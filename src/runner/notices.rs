@@ -96,8 +96,8 @@ impl Log {
                 self.waiting = true;
                 tracing::error!(event, shard, owner, "{notice}, and this runs inside its command: it waits for itself");
             }
-            Notice::Waiting(_) if !self.waiting => {
-                self.waiting = true;
+            Notice::Waiting(holder) if !self.waiting => {
+                self.waiting = self.has_slots || holder.doubt.is_none();
                 tracing::info!(event, shard, owner, "{notice}");
             }
             Notice::Waiting(_) | Notice::Staying(_) => tracing::debug!(event, shard, owner, "{notice}"),
