@@ -120,7 +120,7 @@ impl Core {
         let leader = match (&self.waiting.hold, &self.waiting.holder) {
             (Some(Hold { why: HeldBack::Paused, .. }), _) => None,
             // Some stores cannot name the leader.
-            (None, Some(holder)) if !holder.owner.is_empty() => Some(holder.clone()),
+            (None, Some(holder)) if !holder.owner.is_empty() && holder.doubt.is_none() => Some(holder.clone()),
             // Others go first, and may lead already; or nothing is known yet.
             (Some(_), _) | (None, Some(_) | None) => return,
         };

@@ -168,3 +168,11 @@ fn a_leader_that_is_asked_before_command_starts_gives_the_lease_back_and_leaves_
     assert_eq!(actions, [Action::Say(Notice::Released(Release::Released)), RELEASED]);
     assert_eq!(play.tell(Event::StandbyTasksDead), [Action::End(Outcome::Interrupted(15))]);
 }
+
+#[test]
+fn a_leader_that_the_store_may_have_forgotten_is_not_named() {
+    let mut play = Play::asking(|settings| settings.standby_tasks = true);
+    let holder = Holder { doubt: Some(Doubt::Forgotten), ..other() };
+    let actions = play.claimed(Ok(Claim::Refused(holder)));
+    assert!(!actions.iter().any(|action| matches!(action, Action::LeaderChanged(_))), "{actions:?}");
+}
