@@ -350,8 +350,8 @@ impl Core {
         match leadership.tree {
             Tree::Idle { .. } => {
                 let outcome = leadership.runs.waiting.map_or(Outcome::Interrupted(signal), Outcome::Ended);
-                self.ends_between_runs(now, leadership, Ended::Asked(signal));
-                return Some(self.give_back(now, leadership, Then::End(outcome)));
+                let then = self.ends_between_runs(now, leadership, Ended::Asked(signal), Then::End(outcome));
+                return Some(self.give_back(now, leadership, then));
             }
             Tree::Alive { .. } if again => {
                 self.say(Notice::Killing);

@@ -910,7 +910,7 @@ fn the_end_of_a_run_is_recorded_although_the_store_denies_that_for_a_moment() {
     let mut play = running_a_job();
     assert!(matches!(&ends(&mut play)[..], [Action::Say(Notice::Trouble { .. })]));
     assert!(has(&play.until(1.0), &ran(Ended::ByItself(end), Some(end))));
-    assert_eq!(play.tell(settled(Ok(()))), [RELEASE]);
+    assert_eq!(play.tell(settled(Ok(()))), [Action::Say(Notice::TroubleOver), RELEASE]);
 
     // And not for ever.
     let mut play = running_a_job();
@@ -1085,4 +1085,75 @@ fn hooks_around_a_stop_have_their_time_before_a_guard_is_passed_over() {
     begun.until(1.0);
     begun.tell(Event::Tree(TreeEvent::Started));
     assert!(!overran(&begun.until(4.9)) && overran(&begun.until(5.0)));
+}
+
+#[test]
+fn a_loss_during_an_orderly_stop_is_said_once_and_is_not_the_cause() {
+    let lost = |loss| Action::Say(Notice::Lost(loss));
+    for (event, loss) in
+        [(TreeEvent::DeadlineReached, Loss::DeadlinePassed), (TreeEvent::GuardFailed, Loss::GuardFailed)]
+    {
+        let mut play = asked_to_stop();
+        assert_eq!(play.tell(Event::Tree(event)), [lost(loss.clone())]);
+        assert!(!has(&play.until(14.0), &lost(Loss::DeadlinePassed)));
+        play.dead();
+        play.leaves(Outcome::Ended(CommandEnd::Signalled(15)));
+    }
+    shows(&asked_to_stop().until(14.0), &lost(Loss::DeadlinePassed));
+}
+
+fn asked_to_stop() -> Play {
+    let mut play = Play::leading(|_| {});
+    play.tell(Event::Asked { signal: 15 });
+    play
+}
+
+#[test]
+fn a_lease_that_is_lost_for_certain_during_an_orderly_stop_is_neither_renewed_nor_released() {
+    let mut play = asked_to_stop();
+    play.until(6.7);
+    shows(&play.renewed(Ok(Renewal::Lost(None))), &LOSING);
+    assert_eq!(play.renewed(Ok(Renewal::Lost(None))), [], "it is said once");
+    play.renewed(Err(away()));
+    play.tell(Event::Doubted);
+    assert_eq!(renewals(&play.until(8.0)), 0);
+    assert_eq!(play.dead().last(), Some(&Action::End(Outcome::Ended(CommandEnd::Signalled(15)))));
+}
+
+#[test]
+fn a_store_that_answers_the_release_answers_again() {
+    let mut play = asked_to_stop();
+    play.answered(6.7, Err(away()));
+    shows(
+        &play.renewed(Err(away())),
+        &Action::Say(Notice::Trouble { message: "the store is away".to_owned(), lasting: Duration::ZERO }),
+    );
+    play.dead();
+    assert_eq!(play.released().first(), Some(&Action::Say(Notice::TroubleOver)));
+}
+
+#[test]
+fn what_is_left_of_a_pause_is_as_it_was_heard_last() {
+    let pause = |left| Directives {
+        pause: Some(Pause { keep: false, left: Some(Duration::from_secs(left)), said: "by me".to_owned() }),
+        handover: None,
+    };
+    let mut play = Play::leading(|_| {});
+    play.brought(0.0, pause(5));
+    play.brought(0.0, pause(1));
+    play.dead();
+    let actions = play.released();
+    let left = |action: &Action| matches!(action, Action::Say(Notice::Held(hold)) if hold.left == Some(Duration::from_secs(1)));
+    assert!(actions.iter().any(left), "{actions:?}");
+}
+
+#[test]
+fn a_leader_whose_command_was_killed_does_not_say_that_it_goes_on() {
+    let mut play = Play::leading(|_| {});
+    play.orders = None;
+    play.until(6.7);
+    play.renewed(Err(away()));
+    play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Exited(0))));
+    let actions = play.tell(Event::Ordered { answer: Err(StoreError::denied("no")) });
+    assert!(!actions.iter().any(|action| matches!(action, Action::Say(Notice::OrdersUnread { .. }))), "{actions:?}");
 }

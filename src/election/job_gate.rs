@@ -93,7 +93,10 @@ impl Core {
         }
         let has_run = releasing.settling.as_ref()?.ran.is_some();
         match answer {
-            Ok(()) => self.release_settled(now, releasing),
+            Ok(()) => {
+                self.store_answered();
+                self.release_settled(now, releasing)
+            }
             Err(error) if error.kind.is_final() && !has_run => self.unsettled(now, releasing, error.message),
             // A permission may be missing for a moment only, and the job would be done again.
             Err(error) => {

@@ -65,9 +65,13 @@ impl Core {
             }
             Tree::Alive { seize_at, overrun_at } => {
                 // Kills the tree without the guard when the guard is late.
-                if now >= self.backstop_at(leadership).min(seize_at) {
+                let backstop_at = self.backstop_at(leadership);
+                if now >= backstop_at.min(seize_at) {
                     leadership.tree = Tree::Seized { tell_at: now.plus(UNDYING_AFTER) };
                     self.actions.push(Action::Seize);
+                }
+                if now >= backstop_at {
+                    return self.lost(now, leadership, Loss::DeadlinePassed);
                 }
                 if leadership.ending.is_none() {
                     if now >= deadline.term_at {
@@ -143,6 +147,7 @@ impl Core {
             runs: Runs::none_yet(),
             rotation: Rotation::begun(now, self.settings.relinquish_after),
             ending: None,
+            lost: None,
             ordered: None,
             asked: None,
             end: None,
@@ -251,17 +256,16 @@ impl Core {
             TreeEvent::Unhealthy(unhealthy) => self.unhealthy(now, leadership, unhealthy),
             TreeEvent::Interrupted(interrupt) => leadership.interrupted = Some(interrupt),
             TreeEvent::Overran if leadership.ending.is_none() => self.overran(now, leadership),
-            TreeEvent::DeadlineReached if leadership.ending.is_none() => {
-                return self.lost(now, leadership, Loss::DeadlinePassed);
-            }
-            TreeEvent::Overran | TreeEvent::DeadlineReached => {}
+            TreeEvent::Overran => {}
+            TreeEvent::DeadlineReached => return self.lost(now, leadership, Loss::DeadlinePassed),
             TreeEvent::GuardFailed => {
                 // The backstop kills the tree now, if it does not fail as well.
                 leadership.seize_after(now, Duration::ZERO);
-                if leadership.ending.is_none() {
-                    leadership.ending = Some(Ended::Lost(Loss::GuardFailed));
+                if leadership.lost.is_none() {
+                    leadership.lost = Some(Loss::GuardFailed);
                     self.say(Notice::Lost(Loss::GuardFailed));
                 }
+                leadership.ending.get_or_insert(Ended::Lost(Loss::GuardFailed));
             }
             TreeEvent::Dead => return self.tree_dead(now, leadership),
         }
@@ -269,15 +273,17 @@ impl Core {
     }
 
     fn lost(&mut self, now: BootInstant, leadership: &mut Leadership, loss: Loss) -> Next {
-        if leadership.is_lost_for_certain() {
+        // It is said once, and once more when it becomes certain.
+        if leadership.is_lost_for_certain() || (leadership.lost.is_some() && !loss.is_certain()) {
             return None;
         }
+        leadership.lost = Some(loss.clone());
         self.say(Notice::Lost(loss.clone()));
         match leadership.tree {
             Tree::Idle { .. } => {
-                self.ends_between_runs(now, leadership, Ended::Lost(loss.clone()));
+                let then = self.after_loss(loss.clone());
+                let then = self.ends_between_runs(now, leadership, Ended::Lost(loss), then);
                 self.end_leadership();
-                let then = self.after_loss(loss);
                 Some(self.release(now, leadership, then, None, self.settings.shares_lock))
             }
             Tree::Alive { .. } | Tree::Seized { .. } => {
@@ -301,9 +307,6 @@ impl Core {
         };
         if is_lost {
             leadership.ending = Some(Ended::Lost(loss));
-        }
-        if definite {
-            leadership.next_renewal = BootInstant::NEVER;
         }
         // The guard sees the deadline by itself, unless it is late and reads a later deadline first.
         if definite || first {
@@ -361,7 +364,7 @@ impl Core {
     fn after_end(&mut self, now: BootInstant, ending: Ended, leadership: &Leadership, has_run: bool) -> Then {
         let term = leadership.term;
         let end = leadership.end;
-        let once = self.settings.patience == Patience::Once;
+        let once = self.settings.patience == Patience::Once && !leadership.unready;
         let stopped = Then::End(Outcome::Ended(end.unwrap_or(STOPPED)));
         let left_on = |signal| {
             Then::End(match end {
@@ -399,10 +402,10 @@ impl Core {
                 let failed = end.filter(|end| *end != CommandEnd::Exited(0));
                 return Then::End(Outcome::Ended(failed.unwrap_or(STOPPED)));
             }
-            Ended::Paused | Ended::SteppedDown if has_run => return stopped,
+            Ended::Paused | Ended::SteppedDown if once || has_run => return stopped,
             Ended::Lost(loss) => {
                 // The job's run is over, even if another candidate tries again.
-                let left = asked.or_else(|| has_run.then(|| Then::End(Outcome::Lost(loss.clone()))));
+                let left = asked.or_else(|| (once || has_run).then(|| Then::End(Outcome::Lost(loss.clone()))));
                 return left.unwrap_or_else(|| self.after_loss(loss));
             }
             Ended::GaveUp { restarts, .. } => self.after_restarts(term, restarts),
@@ -464,7 +467,6 @@ impl Core {
     }
 
     fn end_leadership(&mut self) {
-        self.trouble = None;
         self.actions.push(Action::ForgetRenewals);
     }
 }

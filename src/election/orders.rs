@@ -96,13 +96,15 @@ impl Core {
         self.orders_worked = true;
         if let Some(hold) = self.hold(now, Some(leadership), directives) {
             if matches!(leadership.tree, Tree::Idle { .. }) {
-                self.ends_between_runs(now, leadership, Ended::ordered(&hold));
-                return Some(self.give_back(now, leadership, Then::Held(hold)));
+                let then = self.ends_between_runs(now, leadership, Ended::ordered(&hold), Then::Held(hold));
+                return Some(self.give_back(now, leadership, then));
             }
             if leadership.ending.is_none() {
                 self.say(Notice::SteppingDown(hold.clone()));
                 self.stop_in_order(now, leadership, Ended::ordered(&hold), self.settings.stop_timeout);
                 leadership.ordered = Some(hold);
+            } else if let Some(ordered) = &mut leadership.ordered {
+                *ordered = hold;
             }
         } else if let Some(done) = directives.handover.as_ref().filter(|handover| handover.term < leadership.term) {
             self.actions.push(Action::ForgetHandover { term: done.term });
@@ -113,7 +115,6 @@ impl Core {
     /// COMMAND goes on for as long as the lease lasts. It is not started before the orders are read.
     fn leader_without_orders(&mut self, now: BootInstant, leadership: &mut Leadership, error: StoreError) -> Next {
         let final_word = error.kind.is_final();
-        let waiting = leadership.runs.waiting;
         if final_word && matches!(leadership.tree, Tree::Idle { .. }) {
             let then = if self.orders_worked {
                 // It soon leads again, and may not be able to read them again.
@@ -126,9 +127,10 @@ impl Core {
             } else {
                 Then::End(Outcome::Refused(error))
             };
-            if let Some(end) = waiting {
-                self.ends_between_runs(now, leadership, Ended::ByItself(end));
-            }
+            let then = match leadership.runs.waiting {
+                Some(end) => self.ends_between_runs(now, leadership, Ended::ByItself(end), then),
+                None => then,
+            };
             return Some(self.give_back(now, leadership, then));
         }
         leadership.reading.stale = false;
@@ -140,7 +142,8 @@ impl Core {
             leadership.reading.next = now.plus(pause);
         }
         // If the store does not answer at all, the renewals report it.
-        if (final_word || failures > 1) && log_is_due(leadership.reading.logged_at, now) {
+        if leadership.ending.is_none() && (final_word || failures > 1) && log_is_due(leadership.reading.logged_at, now)
+        {
             leadership.reading.logged_at = Some(now);
             let running = !matches!(leadership.tree, Tree::Idle { .. });
             self.say(Notice::OrdersUnread { message: error.message, running });

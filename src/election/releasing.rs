@@ -64,6 +64,7 @@ impl Core {
         }
         match answer {
             Ok(release) => {
+                self.store_answered();
                 self.claim_in_doubt = false;
                 if releasing.term.is_some() {
                     self.say(Notice::Released(release));

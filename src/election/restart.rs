@@ -11,8 +11,8 @@
 //! - A COMMAND that cannot work on this host would keep the lease from hosts where it can. So when the allowed
 //!   restarts are used up, the leader gives the lease up, and other candidates go first.
 
-use super::state::{Leadership, Tree};
-use super::{Action, CommandEnd, Core, Ended, Notice, Restart, RestartWhen};
+use super::state::{Leadership, Then, Tree};
+use super::{Action, CommandEnd, Core, Ended, Notice, Outcome, Patience, Restart, RestartWhen};
 use crate::time::BootInstant;
 use std::time::Duration;
 
@@ -75,13 +75,20 @@ impl Core {
         leadership.interrupted.is_none() && self.settings.restart.is_some_and(wants)
     }
 
-    /// A leadership without a tree is about to end. If COMMAND was started in it, records the end and begins a new
-    /// wait.
-    pub(super) fn ends_between_runs(&mut self, now: BootInstant, leadership: &Leadership, how: Ended) {
-        if leadership.runs.waiting.is_some() {
-            self.actions.push(Action::Ended { term: leadership.term, how });
-            self.begin_waiting(now);
-        }
+    /// A leadership without a tree is about to end, and `then` follows. If COMMAND was started in it, records the end
+    /// and begins a new wait, or leaves with what came of COMMAND (`-n`).
+    pub(super) fn ends_between_runs(
+        &mut self,
+        now: BootInstant,
+        leadership: &Leadership,
+        how: Ended,
+        then: Then,
+    ) -> Then {
+        let Some(end) = leadership.runs.waiting else { return then };
+        let outcome = if let Ended::Lost(loss) = &how { Outcome::Lost(loss.clone()) } else { Outcome::Ended(end) };
+        self.actions.push(Action::Ended { term: leadership.term, how });
+        self.begin_waiting(now);
+        if self.settings.patience == Patience::Once { Then::End(outcome) } else { then }
     }
 
     /// The tree is dead. Returns whether the leadership goes on with another run of COMMAND.
@@ -108,6 +115,7 @@ impl Core {
         let number = runs.restarts;
         let pause = self.random.grown(restart.delay, number, LONGEST_PAUSE.max(restart.delay));
         leadership.ending = None;
+        leadership.lost = None;
         leadership.tree = Tree::Idle { not_before: Some(now.plus(pause)) };
         self.say(Notice::Restarting { end, pause, restart: number, limit: restart.limit });
         true

@@ -98,8 +98,8 @@ impl Core {
             Tree::Idle { .. } => {
                 self.say(Notice::Relinquishing);
                 let hold = self.after_rotation(leadership.term);
-                self.ends_between_runs(now, leadership, Ended::Relinquished);
-                return Some(self.give_back(now, leadership, Then::Held(hold)));
+                let then = self.ends_between_runs(now, leadership, Ended::Relinquished, Then::Held(hold));
+                return Some(self.give_back(now, leadership, then));
             }
             Tree::Alive { .. } => {
                 self.say(Notice::Relinquishing);

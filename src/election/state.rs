@@ -7,7 +7,7 @@
 use super::job_gate::Entry;
 use super::restart::Runs;
 use super::rotation::Rotation;
-use super::{CommandEnd, Ended, Hold, Interrupt, Obstacle, Outcome, Ran};
+use super::{CommandEnd, Ended, Hold, Interrupt, Loss, Obstacle, Outcome, Ran};
 use crate::lease::Term;
 use crate::store::{Holder, StoreError, Takeover};
 use crate::time::BootInstant;
@@ -143,6 +143,8 @@ pub(super) struct Leadership {
     pub(super) tree: Tree,
     /// The first cause of its end; None while it goes on.
     pub(super) ending: Option<Ended>,
+    /// Some once the lease is being lost, whatever the first cause is.
+    pub(super) lost: Option<Loss>,
     /// The operators' order that ends it, if one does. It also keeps us from leading again.
     pub(super) ordered: Option<Hold>,
     /// Some once a signal to stop has come: the candidate leaves when the tree is dead.
@@ -158,7 +160,7 @@ pub(super) struct Leadership {
 impl Leadership {
     /// Whether the store has said that the lease is lost. No later answer changes that.
     pub(super) fn is_lost_for_certain(&self) -> bool {
-        matches!(&self.ending, Some(Ended::Lost(loss)) if loss.is_certain())
+        self.lost.as_ref().is_some_and(Loss::is_certain)
     }
 
     pub(super) fn renewal_due(&self) -> BootInstant {

@@ -68,9 +68,7 @@ fn what_ends_a_leadership_before_or_after_keeps_its_word() {
     shows(&play.renewed(Ok(Renewal::Lost(Some(other())))), &LOSING);
     play.tell(Event::Asked { signal: 2 });
     play.tell(Event::Tree(TreeEvent::Ended(CommandEnd::Signalled(2))));
-    shows(&play.tell(Event::Tree(TreeEvent::Dead)), &Action::Ended { term: TERM, how: Ended::Unhealthy(UNHEALTHY) });
-    shows(
-        &play.tell(Event::Released { answer: Ok(Release::NotHeld) }),
-        &Action::End(Outcome::Ended(CommandEnd::Signalled(2))),
-    );
+    let actions = play.tell(Event::Tree(TreeEvent::Dead));
+    shows(&actions, &Action::Ended { term: TERM, how: Ended::Unhealthy(UNHEALTHY) });
+    shows(&actions, &Action::End(Outcome::Ended(CommandEnd::Signalled(2))));
 }

@@ -248,3 +248,25 @@ fn hooks_before_a_run_and_what_it_leaves_behind_do_not_make_it_healthy() {
     let actions = play.tell(Event::Tree(TreeEvent::Dead));
     assert!(matches!(actions[..], [Action::Say(Notice::Restarting { restart: 2, .. })]), "{actions:?}");
 }
+
+#[test]
+fn with_no_wait_a_candidate_that_has_led_leaves_with_what_came_of_it() {
+    let once = |settings: &mut Settings| settings.patience = Patience::Once;
+    let lost = Outcome::Lost(Loss::RecordGone);
+    let mut play = Play::leading(once);
+    play.brought(0.0, paused());
+    play.tell(Event::Tree(TreeEvent::Ended(FAILED)));
+    play.dead();
+    play.leaves(Outcome::Ended(FAILED));
+    let mut play = Play::leading(once);
+    play.renewed(Ok(Renewal::Lost(None)));
+    assert_eq!(play.dead().last(), Some(&Action::End(lost.clone())));
+    // Between two runs as well.
+    let mut play = restarting(once);
+    fails(&mut play, 1);
+    play.brought(0.0, paused());
+    play.leaves(Outcome::Ended(FAILED));
+    let mut play = restarting(once);
+    fails(&mut play, 1);
+    assert_eq!(play.renewed(Ok(Renewal::Lost(None))).last(), Some(&Action::End(lost)));
+}
