@@ -1,8 +1,8 @@
 //! The two programs.
 //!
 //! `leaderrun` and `leaderctl` each have a file and a folder. Of the rest, `start` is their common `main`; `flags`,
-//! `settings` and `config` find out what the user set; `mistakes` and `variables` say what is wrong with it.
-//! `relinquish` and `explain` belong to `leaderrun`.
+//! `settings` and `config` find out what the user set; `mistakes` says what is wrong with it. `relinquish` and `explain`
+//! belong to `leaderrun`.
 
 pub mod completions;
 pub mod config;
@@ -15,4 +15,3 @@ mod mistakes;
 pub mod relinquish;
 mod settings;
 mod start;
-mod variables;

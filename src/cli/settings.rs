@@ -6,6 +6,7 @@
 //!
 //! Clap reads only the command line. What else is set becomes the option's default.
 
+use super::completions::Program;
 use super::config::{self, VERBOSITY};
 use super::mistakes::quoted;
 use crate::observe::query_socket;
@@ -15,7 +16,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::any::TypeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -25,6 +26,11 @@ pub const CONFIG: &str = "config";
 /// The name under which a service manager hands over a store URL: `LoadCredential=leaderrun.store:FILE`
 /// (systemd.exec(5), "Credentials").
 const CREDENTIAL: &str = "leaderrun.store";
+
+const PREFIX: &str = "LEADERRUN_";
+/// The variables that COMMAND, hooks, standby tasks and their children get; and those of `selftest`.
+const GIVEN: &str = "ATTEMPT CANDIDATE DUE EVENT EXIT_STATUS JOB LEADER LEADER_HOST LEADER_TERM PREVIOUS \
+                     REASON SELFTEST_CLOCK SELFTEST_PARENT SHARD SLOT SOCKET SOCKET_KEY TAKEOVER TERM";
 
 const STORES: [&str; 2] = ["store", "store-file"];
 
@@ -188,7 +194,38 @@ pub fn variable_of(arg: &Arg) -> Option<String> {
 }
 
 fn variable(name: &str) -> String {
-    format!("LEADERRUN_{}", name.replace('-', "_").to_uppercase())
+    format!("{PREFIX}{}", name.replace('-', "_").to_uppercase())
+}
+
+/// A line about each variable that leaderrun does not set and neither program reads. Nobody notices otherwise that one
+/// with a wrong name has no effect, such as a mistyped `LEADERRUN_STORE`.
+pub fn doubts(command: &Command) -> Vec<String> {
+    let own = variables([command]);
+    let set = std::env::vars_os().filter_map(|(name, _)| Some(name.to_str()?.strip_prefix(PREFIX)?.to_owned()));
+    let doubtful: Vec<String> = set.filter(|name| !is_given(name) && !own.contains(name)).collect();
+    // Declaring all options of both programs takes a while.
+    let known = if doubtful.is_empty() { BTreeSet::new() } else { variables_of_both() };
+    let doubt = |name: &String| {
+        let nearest = text::nearest(name, known.iter().map(String::as_str).chain(GIVEN.split(' ')));
+        let meant = nearest.map(|nearest| format!(": did you mean {PREFIX}{nearest}?")).unwrap_or_default();
+        on_one_line(format!("the variable {PREFIX}{name} has no effect{meant}"))
+    };
+    doubtful.iter().filter(|name| !known.contains(*name)).map(doubt).collect()
+}
+
+fn is_given(name: &str) -> bool {
+    GIVEN.split(' ').any(|given| given == name)
+}
+
+/// People set the variables of both programs in one place.
+fn variables_of_both() -> BTreeSet<String> {
+    variables(&[Program::Leaderrun, Program::Leaderctl].map(Program::options))
+}
+
+/// Without [`PREFIX`].
+fn variables<'a>(programs: impl IntoIterator<Item = &'a Command>) -> BTreeSet<String> {
+    let variables = programs.into_iter().flat_map(Command::get_arguments).filter_map(variable_of);
+    variables.filter_map(|variable| variable.strip_prefix(PREFIX).map(str::to_owned)).collect()
 }
 
 fn is_help(arg: &Arg) -> bool {
@@ -292,6 +329,18 @@ mod tests {
                 let apart = merge([(of(&[(nearer, "x")]), called), (of(&[(farther, "x")]), called)]);
                 assert_eq!(apart, Ok(of(&[(nearer, "x")])), "{nearer}, {farther}");
             }
+        }
+    }
+
+    #[test]
+    fn no_variable_that_command_gets_sets_an_option() {
+        let options = variables_of_both();
+        let both: Vec<_> = GIVEN.split(' ').filter(|given| options.contains(*given)).collect();
+        assert!(both.is_empty(), "a leaderrun inside COMMAND would take them for its own options: {both:?}");
+        // What a test saw them get.
+        let seen = include_str!("../../tests/golden/environment.txt").lines();
+        for name in seen.filter_map(|line| line.strip_prefix(PREFIX)?.split('=').next()) {
+            assert!(is_given(name), "{name} is given, and not in the list");
         }
     }
 

@@ -4,7 +4,7 @@
 //! end in one line and one status.
 
 use super::flags::{self, Options};
-use super::variables;
+use super::settings;
 use crate::exit;
 use crate::observe::{log, terminal};
 use crate::runner::limits;
@@ -87,7 +87,7 @@ fn read<T: Options>(
     let Some((flags, matches, command)) = flags::parse(command, program, std::env::args_os())? else {
         return Ok(ExitCode::SUCCESS);
     };
-    for doubt in variables::doubts(&command) {
+    for doubt in settings::doubts(&command) {
         log::warn(program, &doubt);
     }
     work(flags, &matches)
