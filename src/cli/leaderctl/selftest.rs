@@ -334,6 +334,9 @@ impl Drop for Scratch {
     }
 }
 
+/// Nobody led the scratch shard, so no leader of it was forgotten.
+const YOUNG: &str = "the store is new, or was started a short time ago";
+
 async fn try_out(client: Client<'_>, shard: &Shard, lease: Duration) -> Answer<()> {
     let give_up = BootInstant::now().plus(lease * 3);
     let mut told = false;
@@ -345,13 +348,14 @@ async fn try_out(client: Client<'_>, shard: &Shard, lease: Duration) -> Answer<(
             }
             // The candidates will wait.
             Taking::Later(wait) => {
-                say_wait(wait, "the store may have forgotten a leader");
+                say_wait(wait, YOUNG);
                 return Ok(());
             }
-            // A young store may have forgotten a lease, and makes every candidate wait for one.
+            // A young store makes every candidate wait for a lease.
             Taking::Held(holder) if BootInstant::now() < give_up => {
                 if !std::mem::replace(&mut told, true) {
-                    say_wait(holder.expires_in.unwrap_or(lease), &format!("{holder} has the lease"));
+                    let why = holder.doubt.map_or_else(|| format!("{holder} has the lease"), |_| YOUNG.to_owned());
+                    say_wait(holder.expires_in.unwrap_or(lease), &why);
                 }
                 sleep(LOOK_EVERY).await;
             }
