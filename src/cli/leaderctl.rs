@@ -37,7 +37,7 @@ mod unknown;
 
 /// What most verbs use.
 mod prelude {
-    pub(super) use super::age::{ago, coarse, dated};
+    pub(super) use super::age::{ago, coarse, dated, since};
     pub(super) use super::object::{as_json, object};
     pub(super) use super::operator::Operator;
     pub(super) use super::slots::{self, Slots};
@@ -242,15 +242,7 @@ fn begin(flags: Flags, matches: &ArgMatches) -> Result<ExitCode, Failure> {
             let runtime = runtime::of_one_thread().build()?;
             finish(runtime, whose.answer(request_timeout))
         }
-        Verb::Verify(verify) => {
-            let Target { named, patience } = target()?;
-            let question = verify.question().map_err(Failure::usage)?;
-            if question.query_socket.is_none() {
-                named.confirm(PROGRAM)?;
-            }
-            let runtime = start::runtime(&named.location)?;
-            finish(runtime, question.answer(named, patience))
-        }
+        Verb::Verify(verify) => verify.answer(target()?),
         Verb::Status(status) => target()?.ask(async |client| status.show(client).await),
         Verb::List(list) => target()?.ask(async |client| while_read(list.show(client)).await),
         Verb::Watch(watch) => target()?.ask(async |client| while_read(watch.watch(client)).await),
@@ -348,7 +340,7 @@ fn allowed<T>(answer: Answer<T>) -> Answer<Option<T>> {
     }
 }
 
-fn finish(runtime: Runtime, work: impl Future<Output = Result<ExitCode, Failure>>) -> Result<ExitCode, Failure> {
+fn finish<T>(runtime: Runtime, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let answer = runtime.block_on(work);
     // A name lookup may hang for a long time.
     runtime.shutdown_background();

@@ -121,6 +121,20 @@ on_two_stores!(
     a_command_gets_its_slot_and_can_verify_it,
 );
 
+#[test]
+fn slots_that_are_led_beside_the_shard_are_told() {
+    let place = Place::local();
+    let start = |words: &[&str]| {
+        let mut command = leaderrun();
+        command.args(["-q", "--store", &place.url]).args(words).args(["shard", "sleep", "1000"]);
+        Process::start(command.stdin(Stdio::null()))
+    };
+    let _leaders = [start(&[]), start(&["--slots", "1"])];
+    wait_until("both lead", || ["shard", "shard#1"].iter().all(|name| place.status(name)["held"] == true));
+    place.ask(&["status", "shard"]).ended(0).tells("shard: shard#1 is led besides, because candidates with --slots");
+    assert_eq!(place.status("shard")["led_slots"], serde_json::json!(["shard#1"]));
+}
+
 /// Operators who may look at a shard by its name, and not list.
 #[cfg(feature = "redis")]
 mod without_lists {

@@ -9,6 +9,11 @@ pub fn dated(millis: u64) -> String {
     format!("{} ({})", rfc3339(millis), ago(millis))
 }
 
+/// `since 2026-11-22T03:36:26.737Z (3m ago)`.
+pub fn since(millis: u64) -> String {
+    format!("since {}", dated(millis))
+}
+
 pub fn ago(millis: u64) -> String {
     let now = wall_clock_millis();
     let age = coarse(Duration::from_millis(now.abs_diff(millis)));

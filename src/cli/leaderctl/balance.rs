@@ -349,7 +349,7 @@ fn stays(holder: &Holder, shown: &Shown, even_if_young: bool) -> Option<String> 
     if let Some(trouble) = &shown.trouble {
         return Some(format!("its orders cannot be read: {trouble}"));
     }
-    if let Some((_, paused)) = pauses(shown).next() {
+    if let Some((_, paused)) = pauses(shown, ago).next() {
         return Some(paused);
     }
     let handover = shown.orders.as_ref().and_then(|orders| orders.handover.as_ref());

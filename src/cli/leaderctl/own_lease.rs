@@ -1,10 +1,9 @@
 //! A lease that a verb holds while it changes what only one process may change at a time.
 
-use super::{Client, PROGRAM, say};
-use crate::lease::{Candidate, Shard, Term, show_seconds};
-use crate::store::{Answer, Claim, ErrorKind, Holder, Renewal, StoreError};
-use crate::time::BootInstant;
-use std::time::Duration;
+use super::PROGRAM;
+use super::prelude::*;
+use crate::lease::Candidate;
+use crate::store::{Claim, Renewal};
 
 pub struct OwnLease<'a> {
     client: Client<'a>,

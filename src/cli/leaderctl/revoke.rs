@@ -8,13 +8,11 @@
 //! outage of the store proves nothing: the lease is taken away only if a check at the end of the watch shows that it
 //! was not renewed.
 
-use super::operator::{LOOK_EVERY, takes_no_orders};
+use super::operator::{look_until, takes_no_orders};
 use super::prelude::*;
-use super::say_retrying;
 use crate::notes::history::{self, Ordered};
 use crate::store::Release;
 use std::time::Instant;
-use tokio::time::sleep;
 
 /// Some stores report the time left to the second, and clocks differ in their rates.
 const UNCERTAINTY: Duration = Duration::from_millis(1500);
@@ -91,28 +89,27 @@ impl RevokeFlags {
         }
         // The watch starts again after an outage, during which the leader could not renew either.
         let (mut seen_since, mut away) = (begun, false);
-        loop {
+        let look = async || {
             // The answer shows the lease at a later instant.
             let asked = begun.elapsed();
-            match operator.inspect().await {
-                Ok(report) => {
-                    let verdict = judge(&report, term, left, asked);
-                    if verdict != Verdict::Unrenewed || !away && seen_since.elapsed() >= most {
-                        return Ok(verdict);
-                    }
-                    if away {
-                        (seen_since, away) = (Instant::now(), false);
-                    }
+            let report = match operator.inspect().await {
+                Ok(report) => report,
+                Err(error) if seen_since.elapsed() >= most => return Ok(Some(Err(error))),
+                Err(error) => {
+                    away = true;
+                    return Err(error);
                 }
-                Err(error) if error.exit_status() == exit::UNAVAILABLE && seen_since.elapsed() < most => {
-                    if !std::mem::replace(&mut away, true) {
-                        say_retrying(&error);
-                    }
-                }
-                Err(error) => return Err(error),
+            };
+            let verdict = judge(&report, term, left, asked);
+            if verdict != Verdict::Unrenewed || !away && seen_since.elapsed() >= most {
+                return Ok(Some(Ok(verdict)));
             }
-            sleep(LOOK_EVERY).await;
-        }
+            if std::mem::take(&mut away) {
+                seen_since = Instant::now();
+            }
+            Ok(None)
+        };
+        look_until(Duration::MAX, look).await?.expect("it looks without end")
     }
 }
 

@@ -8,8 +8,8 @@ use super::jobs::words;
 use super::prelude::*;
 use super::slots::ParentPause;
 use crate::notes::jobs;
-use crate::notes::jobs::index;
-use crate::notes::orders::Orders;
+use crate::notes::jobs::index::{self, Indexed};
+use crate::notes::orders::{HandoverOrder, Orders};
 use crate::store::{Page, Store};
 
 /// The most shards whose notes are read without being asked for.
@@ -53,40 +53,37 @@ pub async fn add_notes(store: &dyn Store, list: &mut [(Shard, Shown)], asked: bo
     Ok(())
 }
 
-/// Pauses, a handover and the last run, on one line.
+/// Pauses, a handover and the last runs, on one line.
 pub fn note(shown: &Shown) -> String {
-    let pauses = pauses(shown).map(|(_, words)| words);
-    let handover = shown.orders.as_ref().and_then(|orders| orders.handover.as_ref()).map(|handover| {
-        let to = handover.to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
-        format!("step-down{to} ordered by {} {}", handover.by, ago(handover.since_millis))
-    });
-    let run = shown.ledger.as_ref().map(|ledger| {
-        let run = ledger.counting();
-        let runs = shown.report.leads(run.term);
-        match run.to_millis {
-            Some(to) => format!("last run {} on {}: {}", ago(to), run.host, run.end()),
-            None if runs => format!("runs on {} since {}", run.host, ago(run.from_millis)),
-            None => format!("last run began {} on {}: {}", ago(run.from_millis), run.host, run.end()),
-        }
-    });
-    let named = shown.jobs.first().map(|job| words(job, &shown.report));
-    let all = pauses.chain([handover, run, named, shown.trouble.clone()].into_iter().flatten());
+    let periodic = shown.ledger.as_ref().map(Indexed::of_period);
+    let runs = periodic.iter().chain(shown.jobs.first()).map(|job| words(job, &shown.report));
+    let all = ordered(shown, ago).chain(runs).chain(shown.trouble.clone());
     on_one_line(all.collect::<Vec<_>>().join("; "))
 }
 
-/// The pauses of the shard and of all slots of its parent, in words.
-pub fn pauses(Shown { orders, parent_pause, .. }: &Shown) -> impl Iterator<Item = (&PauseOrder, String)> {
-    let own = orders.as_ref().and_then(|orders| orders.pause.as_ref());
-    let own = own.map(|pause| (pause, format!("paused {}", paused(pause))));
-    let above = parent_pause
-        .as_ref()
-        .map(|ParentPause { parent, pause }| (pause, format!("paused with all slots of {parent} {}", paused(pause))));
-    own.into_iter().chain(above)
+/// What operators ordered, in words. `when` says when.
+pub fn ordered(shown: &Shown, when: fn(u64) -> String) -> impl Iterator<Item = String> {
+    let handover = shown.orders.as_ref().and_then(|orders| orders.handover.as_ref());
+    let handover = handover.map(|HandoverOrder { term, to, by, since_millis, .. }| {
+        let to = to.as_deref().unwrap_or("anybody else");
+        format!("handover of term {term} to {to}, by {by} {}", when(*since_millis))
+    });
+    pauses(shown, when).map(|(_, words)| words).chain(handover)
 }
 
-fn paused(PauseOrder { by, since_millis, reason, keep, left, .. }: &PauseOrder) -> String {
-    let until = left.map_or("until it is resumed".to_owned(), |left| format!("for another {}", show_seconds(left)));
-    let keep = if *keep { ", the leader goes on" } else { "" };
-    let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("by {by} {}, {until}{keep}{reason}", ago(*since_millis))
+/// The pauses of the shard and of all slots of its parent, in words.
+pub fn pauses(
+    Shown { orders, parent_pause, .. }: &Shown,
+    when: fn(u64) -> String,
+) -> impl Iterator<Item = (&PauseOrder, String)> {
+    let own = orders.as_ref().and_then(|orders| orders.pause.as_ref()).map(|pause| (pause, String::new()));
+    let above = parent_pause.as_ref();
+    let above = above.map(|ParentPause { parent, pause }| (pause, format!(" with all slots of {parent}")));
+    own.into_iter().chain(above).map(move |(pause, with)| {
+        let PauseOrder { by, since_millis, reason, keep, left, .. } = pause;
+        let until = left.map_or("until it is resumed".to_owned(), |left| format!("for another {}", show_seconds(left)));
+        let keep = if *keep { ", the leader goes on" } else { "" };
+        let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        (pause, format!("paused{with} by {by} {}, {until}{keep}{reason}", when(*since_millis)))
+    })
 }

@@ -3,7 +3,8 @@
 use super::jobs::{State, words};
 use super::object;
 use super::prelude::*;
-use super::slots::{ParentPause, Waiting, parent_pause};
+use super::shard_notes::ordered;
+use super::slots::{ParentPause, Waiting, listed, parent_pause};
 use crate::lease::JobId;
 use crate::notes::jobs::index::{self, Indexed};
 use crate::notes::jobs::period::Turn;
@@ -38,7 +39,7 @@ pub struct Shown {
     pub ledger: Option<Ledger>,
     /// The newest first. Read with the orders.
     pub jobs: Vec<Indexed>,
-    /// None if they were not read: the shard is led as a whole, or the verb does not show them.
+    /// None if they were not read, or if the shard alone is led.
     pub slots: Option<Slots>,
     pub parent_pause: Option<ParentPause>,
     /// None if they were not counted.
@@ -87,8 +88,8 @@ impl Shown {
         let report = client.inspect(shard).await?;
         let noted = Self::of_notes(client, shard).await?;
         let slots = match report.holder {
-            None => Some(Slots::of(client, shard).await?),
-            Some(_) => None,
+            Some(_) if client.store.is_metered() => None,
+            _ => Some(Slots::of(client, shard).await?),
         };
         let parent_pause = match parent_pause(client, shard).await {
             Err(error) if error.kind == ErrorKind::Denied => {
@@ -98,10 +99,18 @@ impl Shown {
             }
             pause => pause?,
         };
-        if let Some(hidden) = slots.as_ref().and_then(|slots| slots.hidden.as_ref()) {
+        let is_led = report.holder.is_some();
+        if let Some(hidden) = slots.as_ref().and_then(|slots| slots.hidden.as_ref()).filter(|_| !is_led) {
             say(format_args!("{shard}: {}", hidden.message));
         }
-        Ok(Self { report, slots: slots.filter(|slots| slots.hidden.is_none()), parent_pause, ..noted })
+        let slots = slots.filter(|slots| slots.hidden.is_none() && (!is_led || slots.led().next().is_some()));
+        if let Some(slots) = slots.as_ref().filter(|_| is_led) {
+            let led = listed(slots.led().map(|(slot, _)| slot));
+            say(format_args!(
+                "{shard}: {led} is led besides, because candidates with --slots do not compete with others"
+            ));
+        }
+        Ok(Self { report, slots, parent_pause, ..noted })
     }
 
     pub async fn of_notes(client: Client<'_>, shard: &Shard) -> Answer<Self> {
@@ -229,7 +238,7 @@ pub fn as_json(shard: &Shard, shown: &Shown) -> String {
 
 fn as_text(shard: &Shard, shown: &Shown) -> String {
     let mut text = format!("{shard}: {}", state(shown));
-    let mut add = |name, value| add_line(&mut text, name, value);
+    let mut add = |name: &str, value| add_line(&mut text, name, value);
     if let Some(holder) = &shown.report.holder {
         add("host", holder.host.clone());
         add("pid", holder.pid.map(|pid| pid.to_string()));
@@ -244,10 +253,10 @@ fn as_text(shard: &Shard, shown: &Shown) -> String {
     for Standby { owner, host, since_millis, .. } in shown.waiting.iter().flatten() {
         add("standby", Some(format!("{owner} on {host} since {}", dated(*since_millis))));
     }
-    let orders = shown.orders.as_ref();
-    add("paused", orders.and_then(|orders| orders.pause.as_ref()).map(paused));
-    add("paused", shown.parent_pause.as_ref().map(paused_above));
-    add("handover", orders.and_then(|orders| orders.handover.as_ref()).map(handed_over));
+    for words in ordered(shown, since) {
+        let (name, rest) = words.split_once(' ').expect("it begins with a word");
+        add(name, Some(rest.to_owned()));
+    }
     add("last run", shown.ledger.as_ref().map(|ledger| last_run(ledger, &shown.report)));
     for job in shown.jobs.iter().take(MOST_JOBS) {
         add("job", words(job, &shown.report).strip_prefix("job ").map(str::to_owned));
@@ -279,17 +288,6 @@ fn state(shown: &Shown) -> String {
     }
 }
 
-pub fn paused(pause: &PauseOrder) -> String {
-    let left = pause.left.map(|left| format!(", for another {}", show_seconds(left))).unwrap_or_default();
-    let keep = if pause.keep { ", the leader goes on" } else { "" };
-    let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("by {} since {}{left}{keep}{reason}", pause.by, dated(pause.since_millis))
-}
-
-pub fn paused_above(above: &ParentPause) -> String {
-    format!("all slots of {}, {}", above.parent, paused(&above.pause))
-}
-
 fn last_run(ledger: &Ledger, report: &Report) -> String {
     let run = ledger.counting();
     let runs = run.to_millis.is_none() && report.leads(run.term);
@@ -298,9 +296,4 @@ fn last_run(ledger: &Ledger, report: &Report) -> String {
     let end = if runs { "it runs" } else { run.end() };
     let attempts = if ledger.attempts > 1 { format!(" ({} attempts)", ledger.attempts) } else { String::new() };
     format!("{period}on {} from {}{to}: {end}{attempts}", run.host, dated(run.from_millis))
-}
-
-pub fn handed_over(handover: &orders::HandoverOrder) -> String {
-    let to = handover.to.as_deref().unwrap_or("anybody else");
-    format!("of term {} to {to}, by {} since {}", handover.term, handover.by, dated(handover.since_millis))
 }

@@ -4,8 +4,9 @@
 //! may answer in the candidate's place: [`query_socket::ask_own`] finds that out, and then there is no answer.
 
 use super::prelude::*;
-use crate::cli::flags::{self, NamedStore};
-use crate::observe::query_socket::{self, Key, Statement};
+use super::{PROGRAM, Target, finish};
+use crate::cli::start;
+use crate::observe::query_socket::{self, Key};
 use std::str::FromStr;
 
 #[derive(Debug, Args)]
@@ -26,17 +27,78 @@ pub struct VerifyFlags {
     json: bool,
 }
 
-pub struct Question {
-    shard: Shard,
-    term: Term,
-    least: Duration,
-    json: bool,
-    /// The socket of the candidate that this runs under, and the key that proves its answer.
-    pub query_socket: Option<(String, Key)>,
-}
+/// The socket of the candidate that this runs under, and the key that proves its answer.
+type Own = (String, Key);
 
 impl VerifyFlags {
-    pub fn question(&self) -> Result<Question, String> {
+    /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
+    pub fn answer(&self, Target { named, patience }: Target) -> Result<ExitCode, Failure> {
+        let (shard, term, own) = self.question().map_err(Failure::usage)?;
+        if own.is_none() {
+            named.confirm(PROGRAM)?;
+        }
+        let runtime = start::runtime(&named.location)?;
+        let (told_by, leads) = finish(runtime, async {
+            let own = match own {
+                Some((query_socket, key)) => Some(query_socket::ask_own(&query_socket, &key).await),
+                None => None,
+            };
+            // For how long the term leads, None where a lease does not expire; or why it does not lead.
+            Ok(match own {
+                Some(Ok(statement)) => {
+                    let is_ours = statement.shard == shard.as_str();
+                    let leads = match statement.leadership.filter(|told| is_ours && told.term == term) {
+                        Some(told) if told.left.is_some_and(|left| left.is_zero()) => {
+                            Err("it is being stopped".to_owned())
+                        }
+                        Some(told) => Ok(told.left),
+                        None => Err("it has ended".to_owned()),
+                    };
+                    ("candidate", leads)
+                }
+                Some(Err(error)) if named.url.is_none() => {
+                    return Err(Failure::from(StoreError::unknown(format!(
+                        "leaderrun of shard {shard} does not answer: {error}: it is gone, frozen, or in another network \
+                         namespace; name a store to ask it instead"
+                    ))));
+                }
+                Some(Err(_)) | None => {
+                    let store = named.location.open(patience).await?;
+                    let client = Client { store: &*store, location: &named.location, patience };
+                    let leads = match client.inspect(&shard).await?.holder {
+                        None => Err("nobody does".to_owned()),
+                        Some(holder) if holder.term != Some(term) => Err(format!("{holder} does")),
+                        Some(holder) => Ok(holder.expires_in),
+                    };
+                    ("store", leads)
+                }
+            })
+        })?;
+        let least = self.least.unwrap_or_default();
+        let left = leads.as_ref().ok().copied().flatten();
+        let refusal = match leads {
+            Err(why) => Some(format!("does not lead: {why}")),
+            Ok(Some(left)) if left < least => {
+                let (left, least) = (show(left), show(least));
+                Some(format!("does not lead for long enough: it has {left} to go, not {least}"))
+            }
+            Ok(_) => None,
+        };
+        if self.json {
+            print_lines([as_json(&object! {
+                shard: shard.as_str(),
+                term,
+                verified: refusal.is_none(),
+                seconds_left: left.map(|left| left.as_secs_f64()),
+                told_by,
+            })])?;
+        } else if let Some(refusal) = &refusal {
+            say(format_args!("term {term} of shard {shard} {refusal}"));
+        }
+        Ok(if refusal.is_none() { ExitCode::SUCCESS } else { ExitCode::from(exit::LOST) })
+    }
+
+    fn question(&self) -> Result<(Shard, Term, Option<Own>), String> {
         let own = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let own_shard = own("LEADERRUN_SHARD").map(|name| Shard::from_str(&name)).transpose()?;
         let shard = self.shard.clone().or_else(|| own_shard.clone());
@@ -51,71 +113,6 @@ impl VerifyFlags {
         let unreadable = || format!("{variable} is not the value that leaderrun set: leave it as it is, or unset it");
         let key = own(variable).map(|key| Key::read(&key).ok_or_else(unreadable)).transpose()?;
         let query_socket = own(query_socket::VARIABLE).filter(|_| own_term == Some(term)).zip(key);
-        Ok(Question { shard, term: Term(term), least: self.least.unwrap_or_default(), json: self.json, query_socket })
-    }
-}
-
-impl Question {
-    /// Asks the candidate that this runs under; if there is none or it does not answer, the store.
-    pub async fn answer(&self, named: NamedStore, patience: Duration) -> Result<ExitCode, Failure> {
-        let own = match &self.query_socket {
-            Some((query_socket, key)) => Some(query_socket::ask_own(query_socket, key).await),
-            None => None,
-        };
-        // For how long the term leads, None where a lease does not expire; or why it does not lead.
-        let (told_by, leads) = match own {
-            Some(Ok(Statement { shard, leadership, .. })) => {
-                let is_ours = shard == self.shard.as_str();
-                let leads = match leadership.filter(|told| is_ours && told.term == self.term) {
-                    Some(told) if told.left.is_some_and(|left| left.is_zero()) => Err("it is being stopped".to_owned()),
-                    Some(told) => Ok(told.left),
-                    None => Err("it has ended".to_owned()),
-                };
-                ("candidate", leads)
-            }
-            Some(Err(error)) if named.url.is_none() => {
-                return Err(StoreError::unknown(format!(
-                    "leaderrun of shard {} does not answer: {error}: it is gone, frozen, or in another network \
-                     namespace; name a store to ask it instead",
-                    self.shard
-                ))
-                .into());
-            }
-            Some(Err(_)) | None => {
-                let store = named.location.open(patience).await?;
-                let client = Client { store: &*store, location: &named.location, patience };
-                let leads = match client.inspect(&self.shard).await?.holder {
-                    None => Err("nobody does".to_owned()),
-                    Some(holder) if holder.term != Some(self.term) => Err(format!("{holder} does")),
-                    Some(holder) => Ok(holder.expires_in),
-                };
-                ("store", leads)
-            }
-        };
-        self.tell(told_by, leads)
-    }
-
-    fn tell(&self, told_by: &'static str, leads: Result<Option<Duration>, String>) -> Result<ExitCode, Failure> {
-        let left = leads.as_ref().ok().copied().flatten();
-        let refusal = match leads {
-            Err(why) => Some(format!("does not lead: {why}")),
-            Ok(Some(left)) if left < self.least => {
-                let (left, least) = (show(left), show(self.least));
-                Some(format!("does not lead for long enough: it has {left} to go, not {least}"))
-            }
-            Ok(_) => None,
-        };
-        if self.json {
-            print_lines([as_json(&object! {
-                shard: self.shard.as_str(),
-                term: self.term,
-                verified: refusal.is_none(),
-                seconds_left: left.map(|left| left.as_secs_f64()),
-                told_by,
-            })])?;
-        } else if let Some(refusal) = &refusal {
-            say(format_args!("term {} of shard {} {refusal}", self.term, self.shard));
-        }
-        Ok(if refusal.is_none() { ExitCode::SUCCESS } else { ExitCode::from(exit::LOST) })
+        Ok((shard, Term(term), query_socket))
     }
 }

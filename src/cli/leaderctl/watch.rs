@@ -118,7 +118,7 @@ impl WatchFlags {
             Some(holder) => format!("led by {holder}"),
             None => "free".to_owned(),
         });
-        let pause = pause.then(|| match pauses(shown).next() {
+        let pause = pause.then(|| match pauses(shown, ago).next() {
             Some((_, paused)) => on_one_line(paused),
             None => "not paused any more".to_owned(),
         });
@@ -128,7 +128,7 @@ impl WatchFlags {
 }
 
 fn pause_id(shown: &Shown) -> Option<&Session> {
-    pauses(shown).next().map(|(pause, _)| &pause.id)
+    pauses(shown, ago).next().map(|(pause, _)| &pause.id)
 }
 
 /// Returns when it is time to check again: soon after a release of one of `led`, the shards that were led at the last

@@ -5,13 +5,13 @@
 
 use super::jobs::words;
 use super::prelude::*;
+use super::shard_notes::ordered;
+use super::shares;
 use super::slots::listed;
-use super::{shares, status};
 use crate::election::Obstacle;
 use crate::lease::host_name;
 use crate::notes::hosts;
 use crate::notes::jobs::index;
-use crate::notes::orders::Orders;
 use crate::observe::query_socket::{self, Answer as Told, Statement, Survey};
 use crate::sys;
 
@@ -131,7 +131,9 @@ impl WhyFlags {
             && !known.away()
         {
             let slots = known.slots.as_ref().and_then(|slots| slots.as_ref().ok());
-            self.orders(client, slots, &mut because).await;
+            if let Err(error) = self.orders(client, slots, &mut because).await {
+                because.push(format!("the orders cannot be read: {}", error.message));
+            }
             let held = client.ask(hosts::held(client.store, [host.as_str()])).await.unwrap_or_default();
             because.extend(held.get(&host).filter(|order| order.is_for(&self.shard)).map(|order| {
                 format!("{host} is {}: leaderctl resume --host {host} ends that", shares::held_back(order))
@@ -209,23 +211,16 @@ impl WhyFlags {
     }
 
     /// The orders that apply: also those of its parent and of its own slots.
-    async fn orders(&self, client: Client<'_>, slots: Option<&Slots>, because: &mut Vec<String>) {
-        let unread = |error: StoreError| format!("the orders cannot be read: {}", error.message);
-        let own = [&self.shard].into_iter();
-        for shard in own.chain(slots.into_iter().flat_map(Slots::names)) {
+    async fn orders(&self, client: Client<'_>, slots: Option<&Slots>, because: &mut Vec<String>) -> Answer<()> {
+        for shard in [&self.shard].into_iter().chain(slots.into_iter().flat_map(Slots::names)) {
             let of = if *shard == self.shard { String::new() } else { format!("{shard}: ") };
-            match client.ask(orders::read(client.store, shard)).await {
-                Ok(Orders { pause, handover, .. }) => {
-                    because.extend(pause.map(|pause| format!("{of}paused {}", status::paused(&pause))));
-                    because.extend(handover.map(|order| format!("{of}handover {}", status::handed_over(&order))));
-                }
-                Err(error) => return because.push(unread(error)),
-            }
+            let orders = Some(client.ask(orders::read(client.store, shard)).await?);
+            let shown = Shown { orders, ..Shown::default() };
+            because.extend(ordered(&shown, since).map(|words| format!("{of}{words}")));
         }
-        match slots::parent_pause(client, &self.shard).await {
-            Ok(above) => because.extend(above.map(|above| format!("paused: {}", status::paused_above(&above)))),
-            Err(error) => because.push(unread(error)),
-        }
+        let parent_pause = slots::parent_pause(client, &self.shard).await?;
+        because.extend(ordered(&Shown { parent_pause, ..Shown::default() }, since));
+        Ok(())
     }
 
     /// None if that is unknown: it costs money, or the store does not answer.

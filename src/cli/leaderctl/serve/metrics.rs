@@ -8,6 +8,7 @@
 //! instead of 35 MB, and fifty times as long, on the thread that reads the store.
 
 use super::super::fleet::{Condition, Job, Seen, Snapshot, lateness};
+use super::super::prelude::ago;
 use super::super::shard_notes::pauses;
 use crate::election::Reason;
 use crate::lease::JobId;
@@ -116,7 +117,7 @@ impl Metrics<'_> {
         self.each("shard_standbys", "Candidates that wait, if they are counted.", |seen| seen.shown.standbys);
         self.each("shard_paused_seconds", "For how long the shard has been paused; 0 if it is not.", |seen| {
             seen.shown.orders.as_ref()?;
-            let since = pauses(&seen.shown).map(|(pause, _)| pause.since_millis).min();
+            let since = pauses(&seen.shown, ago).map(|(pause, _)| pause.since_millis).min();
             Some(since.map_or(0.0, |since| seconds(timestamp(wall.saturating_sub(since)).max(0.001))))
         });
         self.each("shard_lease_used_ratio", "The part of the lease that has passed since its last renewal.", |seen| {
