@@ -23,6 +23,7 @@ const TROUBLE_EVERY: Duration = Duration::from_secs(30);
 pub(crate) const GUARD_PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "there is one")]
 pub(super) enum State {
     Standby(Standby),
     /// The candidate leaves, and its claim may still be granted.

@@ -111,6 +111,8 @@ impl Log {
             | Notice::Restarting { end: CommandEnd::Exited(0), .. }
             | Notice::Relinquishing
             | Notice::Released(_) => tracing::info!(event, reason, shard, term, owner, "{notice}"),
+            // A job that has succeeded may run again: also for who hides warnings.
+            Notice::NotSettled(_) => tracing::error!(event, shard, term, owner, "{notice}"),
             _ => tracing::warn!(event, reason, shard, term, owner, "{notice}"),
         }
         if matches!(notice, Notice::Released(_) | Notice::NotReleased(_)) {
