@@ -292,18 +292,22 @@ impl Guard {
         }
     }
 
-    /// Hears whether COMMAND has become its program. `exited` as for [`Started::became_program`].
-    fn hear_exec(&mut self, exited: Option<bool>) {
+    /// Hears whether COMMAND has become its program. `exited` as for [`Started::became_program`]. True: it could not.
+    fn hear_exec(&mut self, exited: Option<bool>) -> bool {
         let Some(became_program) = self.starting.as_ref().and_then(|starting| starting.became_program(exited)) else {
-            return;
+            return false;
         };
         let pid = self.starting.take().expect("it was there").pid.as_raw();
         match became_program {
             Ok(true) => self.has_started(pid),
             // Its end is about to be seen.
             Ok(false) => {}
-            Err(error) => self.command_ended(Err(error.into())),
+            Err(error) => {
+                self.command_ended(Err(error.into()));
+                return true;
+            }
         }
+        false
     }
 
     fn has_started(&mut self, pid: i32) {
@@ -473,8 +477,9 @@ impl Guard {
                 self.command_ended(killed.ok_or(StartError(sys::NO_PROCESS)));
             }
         } else if self.command == Some(pid) {
-            self.hear_exec(Some(matches!(end, CommandEnd::Exited(_))));
-            if self.command.is_some() {
+            // From here on another process group may get the number.
+            self.command = None;
+            if !self.hear_exec(Some(matches!(end, CommandEnd::Exited(_)))) {
                 self.command_reaped(end);
             }
         } else if let Some((hook, started)) = self.hook.take_if(|(_, started)| started.pid == pid) {
@@ -522,7 +527,6 @@ impl Guard {
         {
             self.report(&Report::Tree(TreeEvent::Interrupted(interrupt)));
         }
-        // From here on another process group may get the number.
         self.command = None;
         self.starting = None;
     }

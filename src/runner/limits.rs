@@ -49,7 +49,8 @@ pub fn check_descriptors(count: usize) -> Result<(), String> {
 
 /// Checks that a file may be as long as a guard spec with these `words`.
 pub fn check_files(words: &[OsString]) -> Result<(), String> {
-    let needed = FILE + words.iter().map(|word| word.len() as u64).sum::<u64>();
+    // Each word has its length before it.
+    let needed = FILE + words.iter().map(|word| word.len() as u64 + 3).sum::<u64>();
     let most = limit(Resource::RLIMIT_FSIZE);
     if most < needed {
         return Err(format!(

@@ -216,10 +216,11 @@ fn a_largest_file_that_has_room_for_the_words_of_command_suffices() {
 fn a_candidate_whose_files_may_not_grow_any_more_says_what_follows() {
     let place = Place::remote(Box::new(support::redis::Server::start()));
     let mut command = leaderrun();
-    command.args(["--store", &place.url, "--lease", "6s", "--renew", "1s", "s", "--", "sleep", "1000"]);
+    command.args(["-v", "--store", &place.url, "--lease", "6s", "--renew", "1s", "s", "--", "sleep", "1000"]);
     let mut candidate = start(command.stderr(Stdio::piped()));
     let mut lines = BufReader::new(candidate.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("leading")));
+    // The start needs a file too.
+    assert!(lines.any(|line| line.contains("started the command")));
     let pid = candidate.pid().to_string();
     Command::new("prlimit").args(["--fsize=0:0", "--pid", &pid]).said().good();
     assert!(lines.any(|line| line.contains("cannot tell the backstop of the renewal: File too large")));
