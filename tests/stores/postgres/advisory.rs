@@ -114,7 +114,8 @@ async fn while_a_stranger_holds_the_lock_no_candidate_leads_and_the_stranger_is_
     // Its session ends, and the stranger is faster.
     lock.terminate();
     eventually("the lock is free", async || stranger.ask(&lock.attempt()).await == "t").await;
-    assert!(matches!(store.renew(&one, term, 1).await, Ok(Renewal::Lost(Some(holder))) if holder.owner == "stranger"));
+    let renewal = store.renew(&one, term, 1).await;
+    assert!(matches!(&renewal, Ok(Renewal::Lost(Some(holder))) if holder.owner == "stranger"), "{renewal:?}");
 }
 
 #[tokio::test]

@@ -163,16 +163,19 @@ impl Advisory {
                 sleep(PAUSE).await;
                 let rows = self.server.ask(&self.end_before(&next), Some).await?;
                 if let Some(holder) = self.other_program(&rows) {
-                    self.end_all().await?;
                     return Ok(Some(holder));
                 }
             }
         };
-        tokio::select! {
+        let holder = tokio::select! {
             answer = granted => answer,
             answer = refused => answer,
             () = sleep_until(deadline) => Err(stuck()),
+        }?;
+        if holder.is_some() {
+            self.end_all().await?;
         }
+        Ok(holder)
     }
 
     /// Another session, ready to wait for the lock; or the one that another renewal has opened meanwhile.
